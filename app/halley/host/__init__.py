@@ -4,6 +4,7 @@
 |---|---|
 | `http.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
 | `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
+| `asgi.py` | how an ASGI application answers one request |
 | `bayeux.py` | Bayeux's frequent requests, served where they are parsed |
 | `websocket.py`, `tls.py` | connections that have become WebSockets; TLS below either |
 | `relay.py`, `relayed.py` | requests of sessions of other nodes of a cluster: sent to them, and received from them |
@@ -11,14 +12,17 @@
 | `timeouts.py` | deadlines, counts and turns that all connections of a server share |
 | `process.py` | the process: loop, signals, drain, resources, supervisor, what is printed at the start |
 
-Of uvicorn only what turns parsed requests into ASGI calls is used: `HttpToolsProtocol`, with the `Config` and
-`ServerState` that it takes. It was not made to be derived from, so its version is bounded in `pyproject.toml`:
+Of uvicorn, the host has `Config` and the name of its log. Its connections derive from nothing of uvicorn's; they keep
+to the contract by which uvicorn's server makes and closes its own, so that it can serve by them too. The contract is
+not documented, so tests/host/test_uvicorn.py tries the oldest and the newest version that `pyproject.toml` allows:
 
-| Used beyond its interface | Why |
+| Of the contract | What it is for |
 |---|---|
-| `cycle`, `pipeline`, `_start_asgi_task` | requests served without ASGI take turns with those served by it |
-| `disconnected` and others of `RequestResponseCycle` | applications learn at once that their peer is gone or refused |
-| `_unset_keepalive_if_required`, `timeout_keep_alive_task` | a connection with new bytes is no longer idle |
-| `flow`, `parser`, `headers`, `url`, `scope` | a head is checked before its request exists |
-| `ServerState`'s sets, replaced by sets that report that they are empty | a server ends with its last connection |
+| `Config.http_protocol_class(config=, server_state=, app_state=)`, maybe `_loop=` | makes a connection |
+| `ServerState.connections` | the open connections, which enter and leave by themselves |
+| `ServerState.tasks` | the running requests, which a server that shuts down waits for, and then cancels |
+| `shutdown()` of a connection | close it: now, or after the response to a running request |
+
+What `Config` says of the access log, of headers for every response and of limits has no effect: the guards of `http.py`
+and the log of the server are in their place.
 """

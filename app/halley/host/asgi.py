@@ -34,22 +34,14 @@ STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r
 
 
 def status_line(status: int) -> bytes:
-    """Return a response's first line; a status without a name has none in it.
-
-    Raises `RuntimeError` for other numbers than those of statuses (RFC 9110, 15).
-    """
-    line = STATUS_LINES.get(status)
-    if line is None:
-        if not 100 <= status <= 599:
-            raise RuntimeError(f"Invalid HTTP status: {status}")
-        line = b"HTTP/1.1 %d \r\n" % status
-    return line
+    """Return a response's first line; a status without a name has none in it."""
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 def make_scope(
     method: str, target: bytes, version: str, headers: list[Header], extensions: dict[str, Any], **known: Any
 ) -> Scope:
-    """Return the scope of a request; `known` are `client`, `server`, `scheme` and `root_path`.
+    """Return the scope of a request; `known` are `client`, `server`, `scheme`, `root_path` and `state`.
 
     Raises `httptools.HttpParserError` for a target that is not a URL.
     """
@@ -66,7 +58,6 @@ def make_scope(
         "raw_path": root.encode("ascii") + raw_path,
         "query_string": url.query or b"",
         "headers": headers,
-        "state": {},
         "extensions": extensions,
         **known,
     }
@@ -194,6 +185,8 @@ class Cycle:
             self._send_head(message["status"], list(message.get("headers", ())))
 
     def _send_head(self, status: int, headers: list[Header]) -> None:
+        if not 100 <= status <= 599:  # RFC 9110, 15
+            raise RuntimeError(f"Invalid HTTP status: {status}")
         lines = [status_line(status)]
         keeps_alive, has_length, is_chunked, left_bytes = self.keeps_alive, False, False, 0
         has_close = False

@@ -58,6 +58,7 @@ class Connection(Peer):
     """
 
     __slots__ = (
+        "_app_state",
         "_body",
         "_config",
         "_cycle",
@@ -86,13 +87,14 @@ class Connection(Peer):
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - of the lifespan, which is not uvicorn's here
+        app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         shared: ServerContext,
     ) -> None:
         super().__init__(server_state, shared)
         self._config = config
+        self._app_state = app_state  # of the lifespan
 
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
@@ -440,6 +442,7 @@ class Connection(Peer):
             server=tuple(server[:2]) if isinstance(server, tuple) else None,
             scheme=self.scheme,
             root_path=self._config.root_path,
+            state=self._app_state.copy(),
         )
         expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         keeps_alive = version != "1.0" and parser.should_keep_alive()

@@ -37,6 +37,7 @@ try writes a log entry and starts a timer that tries again. The sockets' own bac
 """
 
 _AGAIN_S = 1.0
+_NO_STATE: dict[str, Any] = {}  # the host starts and stops its application itself: no lifespan has any
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -126,8 +127,8 @@ class _Members(set[Any]):
 class HttpServer:
     """Serves an ASGI application on some sockets; `serve` runs it and `begin_shutdown` ends it.
 
-    Its connections are objects of uvicorn's protocol class, or of one derived from it, which enter themselves and the
-    tasks of running requests into the sets of `server_state`.
+    It makes and closes connections as uvicorn's own server does: they enter themselves, and the tasks of running
+    requests, into the sets of `server_state`.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -156,7 +157,6 @@ class HttpServer:
     async def startup(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept connections."""
         self.config.load()
-        self.server_state.default_headers = self.config.encoded_headers
         for bound in sockets:
             await self.listen_at(bound)
         self.started = True
@@ -170,7 +170,7 @@ class HttpServer:
 
     def _connection(self) -> Any:
         make: Any = self.config.http_protocol_class
-        connection: Receiver = make(config=self.config, server_state=self.server_state, app_state={})
+        connection: Receiver = make(config=self.config, server_state=self.server_state, app_state=_NO_STATE)
         return connection
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
