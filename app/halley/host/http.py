@@ -132,24 +132,27 @@ class Connection(Peer):
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, now or later, or discard them."""
-        if self._discarded_bytes >= 0:
-            self._discarded_bytes += len(data)
-            if self._discarded_bytes > DISCARDED_BYTES:
-                self.cut("sends_on")
-        elif self._unparsed is None and not self._is_answering and (self._running is None or not self._is_busy()):
-            if self.parser is None and self._running is None and self._serve_repeated(data):
-                return
-            if len(data) <= _HEAD_PIECE_BYTES:
-                self._feed(data)
+        try:
+            if self._discarded_bytes >= 0:
+                self._discarded_bytes += len(data)
+                if self._discarded_bytes > DISCARDED_BYTES:
+                    self.cut("sends_on")
+            elif self._unparsed is None and not self._is_answering and (self._running is None or not self._is_busy()):
+                if self.parser is None and self._running is None and self._serve_repeated(data):
+                    return
+                if len(data) <= _HEAD_PIECE_BYTES:
+                    self._feed(data)
+                else:
+                    self._unparsed = bytearray(data)
+                    self._parse_unparsed()
             else:
-                self._unparsed = bytearray(data)
-                self._parse_unparsed()
-        else:
-            self._unparsed = self._unparsed or bytearray()
-            self._unparsed += data
-            limits = self.shared.limits
-            if len(self._unparsed) > limits.head_bytes + limits.body_bytes:
-                self.cut("too_much_ahead")
+                self._unparsed = self._unparsed or bytearray()
+                self._unparsed += data
+                limits = self.shared.limits
+                if len(self._unparsed) > limits.head_bytes + limits.body_bytes:
+                    self.cut("too_much_ahead")
+        except Exception as error:  # noqa: BLE001 - it ends this connection only
+            self._fail_reading(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: drop what was received, and the parser, which refers to this."""
@@ -159,15 +162,18 @@ class Connection(Peer):
 
     def work(self, now: float) -> bool:
         """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
-        while self._unparsed and not self._is_busy():
-            if self._is_lost or self._discarded_bytes >= 0 or self.transport.is_closing():
-                break
-            if monotonic() - now > SLICE_S:
-                return True
-            nbytes = _HEAD_PIECE_BYTES if self._is_in_head else _PIECE_BYTES
-            piece = bytes(self._unparsed[:nbytes])
-            del self._unparsed[:nbytes]
-            self._feed(piece)
+        try:
+            while self._unparsed and not self._is_busy():
+                if self._is_lost or self._discarded_bytes >= 0 or self.transport.is_closing():
+                    break
+                if monotonic() - now > SLICE_S:
+                    return True
+                nbytes = _HEAD_PIECE_BYTES if self._is_in_head else _PIECE_BYTES
+                piece = bytes(self._unparsed[:nbytes])
+                del self._unparsed[:nbytes]
+                self._feed(piece)
+        except Exception as error:  # noqa: BLE001 - as in `data_received`
+            self._fail_reading(error)
         self._is_parsing = False
         if not (self._is_busy() and self._unparsed):
             self._unparsed = None
@@ -307,12 +313,16 @@ class Connection(Peer):
         if isinstance(raised, _Refused):
             return
         if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
-            telemetry.fault("request", raised)
-            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
+            self._fail_reading(raised)
         elif self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
+
+    def _fail_reading(self, error: BaseException) -> None:
+        """Log a fault of ours, for which the peer gets 500."""
+        telemetry.fault("request", error)
+        self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
 
     def _parse_next(self) -> None:
         if self._unparsed and not self._is_busy():
