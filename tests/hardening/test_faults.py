@@ -6,11 +6,14 @@ import asyncio
 import json
 
 import pytest
-from support.messages import HANDSHAKE, connect, publish, subscribe
+import uvloop
+from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
-from support.wire import post
+from support.wire import post, request
 
 from halley.host.http import Connection
+from halley.host.process import _report
+from halley.host.timeouts import Turns
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 
@@ -48,24 +51,93 @@ async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get)
         served.log.clear()
 
 
-@pytest.mark.parametrize("what", ["on_url", "on_headers_complete", "on_body", "on_message_complete"])
+CALLBACKS = ("on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "on_message_complete")
+
+
+async def fails_reading(served, wire, data):
+    """Send bytes at which the code fails that reads requests: 500, a line with the trace, and the connection ends."""
+    await wire.send(data)
+    answer = await wire.read()
+    assert (answer.status, answer.text) == (500, "internal error")
+    assert SECRET.encode() not in answer.head + answer.body
+    assert answer.headers["connection"] == "close"
+    assert await wire.is_closed()
+    (line,) = served.faults("request")
+    assert isinstance(line["exc_info"], RuntimeError)
+    assert not [each for each in served.log if each["event"] == "request_refused"]
+    served.log.clear()
+
+
+@pytest.mark.parametrize("what", CALLBACKS)
 async def test_s42_a_fault_while_a_request_is_parsed_is_no_bad_request(monkeypatch, what):
     """S42: a parser's callback is our code: the peer did nothing wrong, gets 500, and the log has the trace."""
     async with serving() as served:
         with monkeypatch.context() as patch:
             patch.setattr(Connection, what, breaks)
-            wire = await served.wire()
-            await wire.send(post(json.dumps([HANDSHAKE]).encode()))
-            answer = await wire.read()
-            assert (answer.status, answer.text) == (500, "internal error")
-            assert SECRET.encode() not in answer.head + answer.body
-            assert answer.headers["connection"] == "close"
-            assert await wire.is_closed()
-        (line,) = served.faults("request")
-        assert isinstance(line["exc_info"], RuntimeError)
-        assert not [each for each in served.log if each["event"] == "request_refused"]
+            await fails_reading(served, await served.wire(), post(json.dumps([HANDSHAKE]).encode()))
         assert (await (await served.wire()).post(publish("/a", 1))).status == 200
-        served.log.clear()
+
+
+@pytest.mark.parametrize("turn", ["the same turn", "a later turn"])
+@pytest.mark.parametrize("what", ["_feed", "_check_fed"])
+async def test_s42_nor_is_a_fault_around_the_parser(monkeypatch, what, turn):
+    """S42: the same where bytes are received, and where they are parsed in a later turn of the loop."""
+    begun = post(json.dumps([publish("/a", "x" * 3_000)]).encode())[:-1]
+    async with serving() as served:
+        wire = await served.wire()
+        await served.until(lambda: served.watch.connections == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, what, breaks)
+            if turn == "a later turn":
+                served.watch.turns._end()
+                patch.setattr(Turns, "run", later)
+            await fails_reading(served, wire, begun)
+        assert (await (await served.wire()).post(publish("/a", 1))).status == 200
+
+
+def later(turns, worker):
+    """Stands for `Turns.run` while others have used up this turn of the loop."""
+    turns._waiting.append(worker)
+    turns._end()
+    return False
+
+
+@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_s42_a_fault_that_no_caller_hears_of_ends_its_connection(monkeypatch, loop):
+    """S42: it has its line in the log, and the peer is not left waiting for the rest of its response."""
+
+    async def run():
+        async with serving() as served:
+            asyncio.get_running_loop().set_exception_handler(_report)
+            wire = await served.wire(receive_buffer_bytes=4_096)
+            await wire.send(request("GET", "/") * 16)  # more than the kernel takes
+            await served.until(lambda: len(served.watch.writes) == 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(Connection, "resume_writing", breaks)
+                await wire.rest()
+            await served.until(lambda: not served.watch.connections)
+            asyncio.get_running_loop().call_soon(breaks)
+            await served.until(lambda: len(served.faults("callback")) == 2)
+            assert {type(line["exc_info"]) for line in served.faults("callback")} == {RuntimeError}
+            assert (await (await served.wire()).post(publish("/a", 1))).status == 200
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+async def test_s42_a_fault_when_a_held_poll_is_lost_leaves_no_connection(monkeypatch):
+    """S42: the books of connections are right before the engine hears of it; the log has what it failed at."""
+    async with serving(brisk(short_way=True)) as served:
+        asyncio.get_running_loop().set_exception_handler(_report)
+        client_id = await served.open_session("/a")
+        wire = await served.hold(client_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(served.house.engine.sessions, "lost", breaks)
+            wire.reset()
+            await served.until(lambda: served.faults("callback"))
+        assert served.watch.connections == 0
+        assert not served.server.server_state.connections
+        assert (await (await served.wire()).post(disconnect(client_id))).replies[0]["successful"]
 
 
 async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):

@@ -14,6 +14,17 @@
 | `kernel.py`, `responses.py` | what the kernel has of a connection's bytes; responses as bytes |
 | `process.py` | the process: loop, signals, drain, resources, supervisor, what is printed at the start |
 
-Of uvicorn, `Config` and `ServerState` are used, and the way in which its server makes connections and closes them
-(`http.py`): nothing that is private to it, and no class to derive from.
+Of uvicorn, the host has `Config` and the name of its log. Its connections derive from nothing of uvicorn's; they keep
+to the contract by which uvicorn's server makes and closes its own, so that it can serve by them too. The contract is
+not documented, so tests/host/test_uvicorn.py tries the oldest and the newest version that `pyproject.toml` allows:
+
+| Of the contract | What it is for |
+|---|---|
+| `Config.http_protocol_class(config=, server_state=, app_state=)`, maybe `_loop=` | makes a connection |
+| `ServerState.connections` | the open connections, which enter and leave by themselves |
+| `ServerState.tasks` | the running requests, which a server that shuts down waits for, and then cancels |
+| `shutdown()` of a connection | close it: now, or after the response to a running request |
+
+What `Config` says of the access log, of headers for every response and of limits has no effect: the guards of `http.py`
+and the log of the server are in their place.
 """

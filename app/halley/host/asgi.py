@@ -34,7 +34,7 @@ _FAILED_HEADERS: Final = [
 def make_scope(
     method: str, target: bytes, version: str, headers: list[Header], extensions: dict[str, Any], **known: Any
 ) -> Scope:
-    """Return the scope of a request; `known` are `client`, `server`, `scheme` and `root_path`.
+    """Return the scope of a request; `known` are `client`, `server`, `scheme`, `root_path` and `state`.
 
     Raises `httptools.HttpParserError` for a target that is not a URL.
     """
@@ -51,7 +51,6 @@ def make_scope(
         "raw_path": root.encode("ascii") + raw_path,
         "query_string": url.query or b"",
         "headers": headers,
-        "state": {},
         "extensions": extensions,
         **known,
     }
@@ -179,6 +178,8 @@ class Cycle:
             self._send_head(message["status"], list(message.get("headers", ())))
 
     def _send_head(self, status: int, headers: list[Header]) -> None:
+        if not 100 <= status <= 599:  # RFC 9110, 15
+            raise RuntimeError(f"Invalid HTTP status: {status}")
         lines = [status_line(status)]
         keeps_alive, has_length, is_chunked, left_bytes = self.keeps_alive, False, False, 0
         has_close = False

@@ -64,6 +64,7 @@ class Connection(Peer):
     """
 
     __slots__ = (
+        "_app_state",
         "_body",
         "_config",
         "_fed_bytes",
@@ -86,13 +87,14 @@ class Connection(Peer):
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - of the lifespan, which is not uvicorn's here
+        app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         shared: ServerContext,
     ) -> None:
         super().__init__(server_state, shared)
         self._config = config
+        self._app_state = app_state  # of the lifespan
 
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
@@ -124,25 +126,28 @@ class Connection(Peer):
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, now or later, or discard them."""
-        is_free = self._running is None and not (self._is_answering or self.is_paused)
-        if self._is_over:
-            self._discarded_bytes += len(data)
-            if self._discarded_bytes > DISCARDED_BYTES:
-                self.cut("sends_on")
-        elif self._unparsed is None and (is_free or not self._is_busy()):
-            if is_free and self.parser is None and self._serve_repeated(data):
-                return
-            if len(data) <= _HEAD_PIECE_BYTES:
-                self._feed(data)
+        try:
+            is_free = self._running is None and not (self._is_answering or self.is_paused)
+            if self._is_over:
+                self._discarded_bytes += len(data)
+                if self._discarded_bytes > DISCARDED_BYTES:
+                    self.cut("sends_on")
+            elif self._unparsed is None and (is_free or not self._is_busy()):
+                if is_free and self.parser is None and self._serve_repeated(data):
+                    return
+                if len(data) <= _HEAD_PIECE_BYTES:
+                    self._feed(data)
+                else:
+                    self._unparsed = bytearray(data)
+                    self._parse_unparsed()
             else:
-                self._unparsed = bytearray(data)
-                self._parse_unparsed()
-        else:
-            self._unparsed = self._unparsed or bytearray()
-            self._unparsed += data
-            limits = self.shared.limits
-            if len(self._unparsed) > limits.head_bytes + limits.body_bytes:
-                self.cut("too_much_ahead")
+                self._unparsed = self._unparsed or bytearray()
+                self._unparsed += data
+                limits = self.shared.limits
+                if len(self._unparsed) > limits.head_bytes + limits.body_bytes:
+                    self.cut("too_much_ahead")
+        except Exception as error:  # noqa: BLE001 - it ends this connection only
+            self._fail_reading(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: drop what was received, and the parser, which refers to this."""
@@ -152,15 +157,18 @@ class Connection(Peer):
 
     def work(self, now: float) -> bool:
         """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
-        while self._unparsed and not self._is_busy():
-            if self._is_over or self.transport.is_closing():
-                break
-            if monotonic() - now > SLICE_S:
-                return True
-            nbytes = _PIECE_BYTES if self._stage == IN_BODY else _HEAD_PIECE_BYTES
-            piece = bytes(self._unparsed[:nbytes])
-            del self._unparsed[:nbytes]
-            self._feed(piece)
+        try:
+            while self._unparsed and not self._is_busy():
+                if self._is_over or self.transport.is_closing():
+                    break
+                if monotonic() - now > SLICE_S:
+                    return True
+                nbytes = _PIECE_BYTES if self._stage == IN_BODY else _HEAD_PIECE_BYTES
+                piece = bytes(self._unparsed[:nbytes])
+                del self._unparsed[:nbytes]
+                self._feed(piece)
+        except Exception as error:  # noqa: BLE001 - as in `data_received`
+            self._fail_reading(error)
         self._is_parsing = False
         if not (self._is_busy() and self._unparsed):
             self._unparsed = None
@@ -295,12 +303,16 @@ class Connection(Peer):
         if isinstance(raised, _Refused):
             return
         if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
-            telemetry.fault("request", raised)
-            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
+            self._fail_reading(raised)
         elif self._stage != IN_BODY and _HUGE_LENGTH.search(data):  # a number too large for the parser
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
+
+    def _fail_reading(self, error: BaseException) -> None:
+        """Log a fault of ours, for which the peer gets 500."""
+        telemetry.fault("request", error)
+        self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
 
     def _parse_unparsed(self) -> None:
         """Parse what is unparsed, now or in later turns."""
@@ -449,6 +461,7 @@ class Connection(Peer):
             server=tuple(server[:2]) if isinstance(server, tuple) else None,
             scheme=self.scheme,
             root_path=self._config.root_path,
+            state=self._app_state.copy(),
         )
         expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         keeps_alive = version != "1.0" and method != "CONNECT" and parser.should_keep_alive()

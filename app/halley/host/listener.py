@@ -37,6 +37,7 @@ try writes a log entry and starts a timer that tries again. The sockets' own bac
 """
 
 _AGAIN_S = 1.0
+_NO_STATE: dict[str, Any] = {}  # the host starts and stops its application itself: no lifespan has any
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -135,7 +136,8 @@ class _State(ServerState):
 class HttpServer:
     """Serves an ASGI application on some sockets; `serve` runs it and `begin_shutdown` ends it.
 
-    It makes connections as uvicorn's server does: of any class that `config.http` names.
+    It makes and closes connections as uvicorn's own server does: they enter themselves, and the tasks of running
+    requests, into the sets of `server_state`.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -175,7 +177,7 @@ class HttpServer:
 
     def _connection(self) -> Any:
         make: Any = self.config.http_protocol_class
-        connection: Receiver = make(config=self.config, server_state=self.server_state, app_state={})
+        connection: Receiver = make(config=self.config, server_state=self.server_state, app_state=_NO_STATE)
         return connection
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:

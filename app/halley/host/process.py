@@ -301,9 +301,25 @@ class HalleyServer(HttpServer):
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an exception that nothing handles; `Resources` logs that the process can open no more files."""
-    if getattr(context.get("exception"), "errno", None) not in OUT_OF_FILES:
+    """Log an exception that nothing handles, and close the connection that had it, which cannot go on as it should.
+
+    `Resources` logs that the process can open no more files.
+    """
+    error = context.get("exception")
+    if getattr(error, "errno", None) in OUT_OF_FILES:
+        return
+    if isinstance(error, Exception):
+        telemetry.fault("callback", error)
+    else:
         loop.default_exception_handler(context)
+    transport: Any = context.get("transport")  # uvloop's have no base class
+    if hasattr(transport, "abort"):
+        loop.call_soon(_abort, transport)  # not within asyncio's own method, which would end the connection twice
+
+
+def _abort(transport: asyncio.Transport) -> None:
+    if not transport.is_closing():
+        transport.abort()
 
 
 def notify(state: bytes) -> None:
