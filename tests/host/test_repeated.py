@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.listener import config_of
-from halley.host.repeated import Repeated, head_of
+from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
 from halley.settings import Access, Token
@@ -94,6 +94,17 @@ def test_the_fields_can_be_seen():
     head = head_of(HEAD % 10 + b"x" * 10, ("192.0.2.1", "http"))
     assert (head.method, head.path, head.address, head.scheme) == ("POST", "/bayeux", "192.0.2.1", "http")
     assert head.fields == {b"host": b"a", b"cookie": b"b=c", b"content-length": b"10", b"accept": b"*/*"}
+
+
+def test_the_heads_of_proxies_are_bounded():
+    """Clients choose them; the oldest goes, and a proxy's are not another's."""
+    known = remembered(HEAD % 2 + b"{}", 4), ("192.0.2.1", "http"), ()
+    heads = ProxiedHeads(2)
+    requests = [HEAD.replace(b"b=c", b"b=%d" % number) % 2 + b"{}" for number in range(3)]
+    for request in requests:
+        heads.remember("192.0.2.9", request, known)
+    assert [heads.recall("192.0.2.9", request) for request in requests] == [None, known, known]
+    assert heads.recall("192.0.2.8", requests[2]) is None
 
 
 class Parsers:
@@ -181,11 +192,14 @@ SETTINGS = brisk(
     limits={"body_bytes": 1_024, "head_bytes": 600},
     bayeux={"hold_s": 60.0},
 )
+PROXIED = replace(SETTINGS, proxies=("127.0.0.1",))
+"""The three connections are a proxy's, so each has the requests of all clients."""
 FIELDS = (
     b"",
     b"Authorization: Bearer %b\r\n" % TOKEN.encode(),
     b"Origin: http://elsewhere.example\r\n",
     b"Expect: x\r\n",
+    b"X-Forwarded-For: 192.0.2.1\r\n",
 )
 _EXPIRED = datetime(2001, 1, 1, tzinfo=UTC)
 
@@ -226,14 +240,14 @@ class Transport:
 class Side:
     """A server with three connections, which are fed without a network."""
 
-    def __init__(self, *, remembers):
-        self.server = server = Server(SETTINGS)
+    def __init__(self, settings, *, remembers):
+        self.server = server = Server(settings)
         numbers = count(1)
         server.engine.sessions.new_id = lambda: f"{next(numbers):040x}"
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
-        bayeux = BayeuxContext(server, server.endpoint)
+        self._bayeux = bayeux = BayeuxContext(server, server.endpoint)
         self._remembers = remembers
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
@@ -248,6 +262,7 @@ class Side:
         if self.transports[number].is_open:
             if not self._remembers:
                 self.connections[number]._repeated = None
+                self._bayeux.proxied = ProxiedHeads()
             self.connections[number].data_received(data)
         for _ in range(4):
             await asyncio.sleep(0)
@@ -284,9 +299,9 @@ class Side:
             for session in sessions:
                 session.expiry = 0.0
         elif what == "rules":
-            server.reloading.regrant(replace(SETTINGS, access=OTHER_RULES))
+            server.reloading.regrant(replace(server.settings, access=OTHER_RULES))
         elif what == "withdraw":
-            server.reloading.regrant(replace(SETTINGS, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),)))
+            server.reloading.regrant(replace(server.settings, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),)))
         elif what == "drain":
             for session in engine.sessions.drain(lambda: 1.0):
                 engine.sessions.release(session, 0.0)
@@ -308,7 +323,7 @@ def steps(draw):
     return (
         draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2])),
         draw(st.sampled_from(["connect", "connect", "connect", "publish", "publish", "subscribe", "text", "large"])),
-        draw(st.sampled_from([0] * 12 + [1, 1, 2, 3])),
+        draw(st.sampled_from([0] * 12 + [1, 1, 2, 3, 4])),
         draw(st.sampled_from(["own"] * 6 + ["none", "other"])),
         draw(
             st.sampled_from([None, None, "byte", "byte", "byte", "cut", "join", "twice", "length", "split", "insert"])
@@ -381,13 +396,14 @@ SPOILED = "connect", 0, "own", "byte"
 @example(plan=after((0, "connect", 0, "own", "byte", -8, ord("x"))), has_token=False)  # no long-polling
 @given(plan=st.lists(steps(), min_size=1, max_size=12), has_token=st.booleans())
 @settings(max_examples=4 * settings().max_examples)
-def test_nothing_else_is_served(plan, has_token):
+@pytest.mark.parametrize("settings_", [SETTINGS, PROXIED], ids=["direct", "proxied"])
+def test_nothing_else_is_served(settings_, plan, has_token):
     """The same bytes bring the same answers, and leave the same sessions and counts, as when every head is parsed.
 
     Heads are cut, joined and changed in a byte; sessions get bound to another browser, tokens and rules change.
     """
     with patch("halley.server.lifecycle.Lifecycle.start"):  # the sweeper would wait for its next turn
-        asyncio.run(compared(plan, FIELDS[1] if has_token else b""))
+        asyncio.run(compared(settings_, plan, FIELDS[1] if has_token else b""))
 
 
 async def rest():
@@ -396,9 +412,9 @@ async def rest():
         await asyncio.sleep(0)
 
 
-async def compared(plan, field):
+async def compared(settings_, plan, field):
     """Carry out the plan on two sides, and compare them after each step."""
-    sides = [Side(remembers=True), Side(remembers=False)]
+    sides = [Side(settings_, remembers=True), Side(settings_, remembers=False)]
     for side in sides:
         await side.feed(0, whole(json.dumps([HANDSHAKE]).encode(), field))
         client_id = re.search(rb'"clientId":"(\w+)"', side.transports[0].written[-1])[1].decode()

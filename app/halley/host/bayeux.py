@@ -30,7 +30,7 @@ from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.host.http import NO_HEADERS, Connection
-from halley.host.repeated import Repeated, head_of
+from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.responses import begin, head_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
@@ -64,6 +64,7 @@ class BayeuxContext:
         self.proxies = server.proxies
         self.mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
         self._below = tuple(mount + b"/" for mount in self.mounts)
+        self.proxied = ProxiedHeads()
 
     def matches(self, url: bytes) -> bool:
         """Whether a request target is below one of Bayeux's paths, in plain letters and without a query."""
@@ -140,9 +141,11 @@ class BayeuxConnection(Connection):
             return False
         self._fields = fields if len(fields) == len(self.headers) else dict(reversed(self.headers))
         self._post = post = bayeux.endpoint.read_head(fields)
-        if self._has_served:  # a client that sends one request only needs no memory
+        if self._has_served or self._is_proxy:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes
             self._repeated = Repeated.of(self._window, len(self.headers) + self._HIDDEN_HEADERS, limit, post)
+            if self._is_proxy and self._repeated is not None:
+                bayeux.proxied.remember(self.address, self._window, (self._repeated, self._source, self._cors))
         return True
 
     def _serve(self, body: bytes) -> None:
@@ -150,6 +153,8 @@ class BayeuxConnection(Connection):
         self._receive(post, body, self._head)
 
     def _serve_repeated(self, data: bytes) -> bool:
+        if self._is_proxy and (known := self._bayeux.proxied.recall(self.address, data)) is not None:
+            self._repeated, self._source, self._cors = known
         repeated = self._repeated
         if repeated is None:
             return False

@@ -8,12 +8,13 @@ own digits say. A connect that differs from the remembered one only in its id ne
 still looks at each request, since sessions, rights, tokens and draining can change between two requests.
 
 An idle connection keeps what it remembers, and there is no bound on connections: so what a client pads is not
-remembered, but parsed again.
+remembered, but parsed again. The connections of proxies share what they remember.
 """
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +22,13 @@ import httptools
 
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.transports.endpoint import PostHead
-from halley.transports.head import Head
+from halley.transports.head import Head, Header
 
 REMEMBERED_BYTES = 1_536
 """The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""
+
+REMEMBERED_HEADS = 4_096
+"""The most heads of clients behind proxies that are remembered, each with about a kilobyte; more of them are parsed."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -116,6 +120,38 @@ class Repeated:
             return None
         message_id = data[id_begin:id_end]
         return message_id.decode() if message_id.isalnum() else None
+
+
+Known = tuple[Repeated, tuple[str, str], tuple[Header, ...]]
+"""A remembered request, with its client's address and scheme, and its CORS headers."""
+
+
+class ProxiedHeads:
+    """The heads of clients behind proxies. A proxy sends each request on any of its connections that is free.
+
+    So what one connection remembers of the request before would seldom be of the same client.
+    """
+
+    def __init__(self, most: int = REMEMBERED_HEADS) -> None:
+        self._known: OrderedDict[tuple[str, bytes, bytes], Known] = OrderedDict()
+        self._most = most
+
+    def remember(self, proxy: str, request: bytes, known: Known) -> None:
+        """Remember the head of a request that came from this address."""
+        self._known[_key_of(proxy, request)] = known
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+    def recall(self, proxy: str, request: bytes) -> Known | None:
+        """Return what may be known of a request that comes from this address; `Repeated` decides whether it is."""
+        return self._known.get(_key_of(proxy, request))
+
+
+def _key_of(proxy: str, request: bytes) -> tuple[str, bytes, bytes]:
+    """Return a proxy's address, and a head but for the digits of what is probably its Content-Length."""
+    begin = request.find(b"ength: ")
+    end = request.find(b"\r", begin)
+    return proxy, request[:begin], request[end : request.find(b"\r\n\r\n", end)]
 
 
 def head_of(request: bytes, source: tuple[str, str]) -> Head:
