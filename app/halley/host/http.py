@@ -9,10 +9,8 @@
 
 The parser is httptools', which a connection has while it receives a request. How responses are written is in `peer.py`,
 and how an application answers in `asgi.py`, which finds the connection as `scope["extensions"]["halley"]`. A subclass
-can respond to some requests itself, without the application. Nothing here knows of Bayeux.
-
-It derives from nothing of uvicorn's. A server of uvicorn's makes it as `http(config=, server_state=, app_state=)`,
-finds it in `server_state.connections` while it is open, and its tasks in `server_state.tasks`, and calls `shutdown`.
+can respond to some requests itself, without the application. Nothing here knows of Bayeux. How uvicorn's server and
+ours make and close it is in `__init__.py`.
 """
 
 from __future__ import annotations
