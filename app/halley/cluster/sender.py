@@ -107,9 +107,10 @@ class Sender:
         """Queue a recorded event for the next frame. Raises `InboxFull`, `Unsendable`."""
         if not fits(pending.event):
             raise Unsendable
-        if self._waiting_bytes and self._waiting_bytes + pending.nbytes > self._inbox_bytes:
+        nbytes = pending.nbytes
+        if self._waiting_bytes and self._waiting_bytes + nbytes > self._inbox_bytes:
             raise InboxFull
-        self._waiting_bytes += pending.nbytes
+        self._waiting_bytes += nbytes
         self._inbox.append(pending)
         self.plan()
 
@@ -193,11 +194,11 @@ class Sender:
 
         Raises `NotOwn` if it is another one: then the number is taken, so that the own one never counts.
         """
-        if not self._under_way or self._under_way[0].data[-len(frame.checksum) :] != frame.checksum.encode():
+        if not self._under_way or not self._under_way[0].data.endswith(frame.checksum.encode()):
             raise NotOwn
         first = self._under_way.popleft()
         self._progress_at = monotonic()
-        self._waiting_bytes -= sum(entry.nbytes for entry in first.entries if entry.is_recorded)
+        self._waiting_bytes -= sum([entry.nbytes for entry in first.entries if entry.is_recorded])
         return first
 
     def look(self, now: float) -> None:
