@@ -198,7 +198,7 @@ class Sender:
             raise NotOwn
         first = self._under_way.popleft()
         self._progress_at = monotonic()
-        self._waiting_bytes -= sum([entry.nbytes for entry in first.entries if entry.is_recorded])
+        self._waits_no_more(first.entries)
         return first
 
     def look(self, now: float) -> None:
@@ -216,7 +216,7 @@ class Sender:
     def stored(self, number: int) -> list[Pending]:
         """Take the events of the frames under way up to that number: they have counted, but do not come back."""
         entries = self.entries(number)
-        self._waiting_bytes -= sum(entry.nbytes for entry in entries if entry.is_recorded)
+        self._waits_no_more(entries)
         while self._under_way and self._under_way[0].number <= number:
             command = self._under_way.popleft().command
             if command is not None and not command.applied.done():
@@ -238,6 +238,9 @@ class Sender:
                 self._under_way.append(self._packed(number, each.entries, each.command))
             self.number = len(frames)
 
+    def _waits_no_more(self, entries: list[Pending]) -> None:
+        self._waiting_bytes -= sum([entry.nbytes for entry in entries if entry.is_recorded])
+
     def withdraw(self, count: int) -> list[Pending]:
         """Take back the events that no frame has had: they are stored nowhere. `count` is how many wait in all.
 
@@ -247,7 +250,7 @@ class Sender:
         withdrawn = [entry for entry in self._inbox if entry.is_durable or is_first]
         if withdrawn:
             self._inbox = deque(entry for entry in self._inbox if not (entry.is_durable or is_first))
-            self._waiting_bytes -= sum(entry.nbytes for entry in withdrawn if entry.is_recorded)
+            self._waits_no_more(withdrawn)
         return withdrawn
 
     def give_up(self) -> list[Pending]:
