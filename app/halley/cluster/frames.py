@@ -61,8 +61,8 @@ FRAME_BYTES: Final = 524_288
 """About how many bytes of events go into one frame."""
 
 _TAIL_BYTES: Final = 8
-_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""What Python raises where columns are not what they should be."""
+WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""What Python raises where a value of another node is not what it should be."""
 
 
 class BadFrame(Exception):
@@ -153,7 +153,7 @@ class Frame:
     )
 
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str, version: int = 1) -> None:
-        """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
+        """`columns` are those behind the version. Raises any of `WRONG` for wrong ones."""
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
         if type(number) is not int or type(control) not in (dict, type(None)):
@@ -264,7 +264,7 @@ def unpack(data: bytes) -> Frame:
         if version > VERSION:
             raise LaterVersion("another version")
         return Frame(columns, payloads, tail.decode(), version)
-    except _WRONG:
+    except WRONG:
         raise BadFrame("wrong columns") from None
 
 
@@ -324,7 +324,7 @@ def erasure_from_json(erase: Any) -> Erasure:
 
 
 def control_of(found: Mapping[str, Any]) -> Control | None:
-    """The control that `control_to_json` made; None for one of a later version. Raises any of `_WRONG`."""
+    """The control that `control_to_json` made; None for one of a later version. Raises any of `WRONG`."""
     return _control(**found)
 
 
