@@ -132,13 +132,15 @@ class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
     Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
-    index; `ends` are where payloads end, behind a 0. `version` is that of its form.
+    index; `ends` are where payloads end, behind a 0. `version` is that of its form. It `is_plain` if it has nothing but
+    events that are recorded, without idempotency keys, and no values.
     """
 
     __slots__ = (
         "checksum",
         "control",
         "ends",
+        "is_plain",
         "keys",
         "kind_of",
         "kinds",
@@ -173,17 +175,13 @@ class Frame:
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
         self.control: Control | None = None if control is None else _control(**control)
+        self.is_plain: bool = not (self.keys or self.values) and self.stamps is None and self.control is None
         _check(self)
 
     @property
     def count(self) -> int:
         """The number of events in the frame, known without making them."""
         return len(self.topic_of)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has nothing but events that are recorded, without idempotency keys, and no values."""
-        return not (self.keys or self.values) and self.stamps is None and self.control is None
 
     @property
     def rows(self) -> list[Row]:
