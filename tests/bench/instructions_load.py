@@ -36,11 +36,13 @@ _NOW_S = [1_000.0]
 time.monotonic = cast("Callable[[], float]", partial(getitem, _NOW_S, 0))
 
 import uvloop  # noqa: E402
+from bench.stand_in_stream import begin_front  # noqa: E402
 from bench.websocket_load import BINARY, frame  # noqa: E402
 
 from halley import telemetry  # noqa: E402
 from halley.bench.requests import Requests  # noqa: E402
 from halley.broker.commits import Published  # noqa: E402
+from halley.broker.errors import Refusal  # noqa: E402
 from halley.broker.events import Event, EventRange  # noqa: E402
 from halley.cluster.applied import Applied  # noqa: E402
 from halley.cluster.arrivals import Arrivals  # noqa: E402
@@ -237,10 +239,10 @@ def _found(pattern: re.Pattern[bytes], text: bytes) -> bytes:
     return match[1]
 
 
-async def _turns() -> None:
+async def _turns(needed: int = 2) -> None:
     """Let the event loop have the turns that answers to what was sent need."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    for _ in range(needed):
+        await asyncio.sleep(0)
 
 
 # Loads
@@ -438,7 +440,15 @@ async def nt4() -> Load:
     return Load(1_000, lambda: [[(publisher.send, values())] for _ in range(10)], simulation.clients, _DOUBLE, 20_000)
 
 
-_RUN = "another-0123456789ab"
+_RUN, _KEY = "another-0123456789ab", 2**105 + 2**52 + 1
+_UNTIL_STORED = 6  # turns until a frame is sent, comes back, counts as stored, and is acknowledged
+
+
+def _event() -> Event:
+    data = b'{"args":[1,"%b"],"kwargs":{}}' % (b"x" * 64)
+    event = Event(_TOPIC.replace(".", "/"), data, None, "wamp", "me", "user")
+    event.shape = ARGS
+    return event
 
 
 async def cluster() -> Load:
@@ -446,7 +456,7 @@ async def cluster() -> Load:
     simulation = Simulation()
     await simulation.web_socket(*_WAMP, _HELLO, _SUBSCRIBE)
     commits, applied = simulation.halley.server.broker.commits, Applied(0, 0)
-    arrivals = Arrivals(applied, 2**105 + 2**52 + 1, is_front=True)
+    arrivals = Arrivals(applied, _KEY, is_front=True)
     numbers = count(1)
 
     def receive(data: bytes) -> None:
@@ -455,23 +465,39 @@ async def cluster() -> Load:
         commits.arrived([each for each in arrivals.others(frame) if isinstance(each, EventRange)], _NOW_S[0])
 
     def data() -> bytes:
-        event = Event(
-            _TOPIC.replace(".", "/"), b'{"args":[1,"%b"],"kwargs":{}}' % (b"x" * 64), None, "wamp", "me", "user"
-        )
-        event.shape = ARGS
-        return pack(_RUN, next(numbers), [row_of(event)] * 10)
+        return pack(_RUN, next(numbers), [row_of(_event())] * 10)
 
     return Load(200, lambda: [[(receive, data())] for _ in range(20)], simulation.clients, b"[36,")
 
 
+async def cluster_publish() -> Load:
+    """Cluster, publishes at a front, 8 in a frame: each, acknowledged when the stream has it."""
+    broker, publisher = Simulation().halley.server.broker, _Callback()
+    begin_front(broker, _KEY, _TIME_US)
+
+    def publish(event: Event) -> None:
+        pending = broker.publish(event, _NOW_S[0], source=event)
+        assert pending is not None
+        pending.waiters.append(publisher)
+
+    def turns() -> list[Turn]:
+        return [[(publish, _event()) for _ in range(8)] for _ in range(20)]
+
+    return Load(160, turns, [publisher], bytes(1), settle=partial(_turns, _UNTIL_STORED))
+
+
 class _Callback:
-    """The callback of a local session; each call is as a byte that was received."""
+    """The callback of a local session, or a waiter; each call is as a byte that was received."""
 
     def __init__(self) -> None:
         self._calls = 0
 
     def __call__(self, channel: str, data: Any) -> None:
         self._calls += 1
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """Note that an event is stored and delivered."""
+        self._calls += refusal is None
 
     def take(self) -> bytes:
         """Return a byte for each call since the last one."""
@@ -501,6 +527,7 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "wamp-fanout-single": wamp_fanout_single,
     "nt4": nt4,
     "cluster": cluster,
+    "cluster-publish": cluster_publish,
     "local": local,
 }
 

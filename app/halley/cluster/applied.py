@@ -25,7 +25,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from halley.broker.aging import expired
 from halley.broker.ports import Erasure
 from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row, control_of, control_to_json
 from halley.history.state import AT, Change, Name
@@ -160,8 +159,8 @@ class Applied:
         self._runs[frame.run] = frame.number, stream_us
         self._runs.move_to_end(frame.run)
         if self.rules == 1:
-            for run, _ in expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs)):
-                self._changed[f"{_RUN}{run}"] = None
+            while next(iter(self._runs.values()))[1] < stream_us - RUN_AGE_US:
+                self._changed[f"{_RUN}{self._runs.popitem(last=False)[0]}"] = None
         while self.rules > 1 and len(self._runs) > MOST_RUNS:
             self._changed[f"{_RUN}{self._runs.popitem(last=False)[0]}"] = None
         self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
@@ -229,7 +228,8 @@ class Applied:
         There is a value for each run, each keeper and each key, by the offset of its event; and one for each erasure,
         which is due at this node from then on.
         """
-        return Change(self._after, self.sequence, self.offset, {**self._changed, AT: self._at()})
+        self._changed[AT] = self._at()
+        return Change(self._after, self.sequence, self.offset, self._changed)
 
     def values(self) -> dict[Name, Any]:
         """The whole state, as `changed` has parts of it."""

@@ -32,8 +32,7 @@ class Arrivals:
 
     def own(self, frame: Frame, entries: list[Pending]) -> list[Pending]:
         """Count and return this node's own `entries`: those of the frame, and what has its turn among them."""
-        recorded = [entry for entry in entries if entry.is_recorded]
-        events = [entry.event for entry in recorded]
+        events = [entry.event for entry in entries if entry.is_recorded]
         first, time_us = self._applied.offset + 1, self._applied.time_us
         if frame.is_plain:
             self._applied.skip(frame)
@@ -41,7 +40,7 @@ class Arrivals:
             return entries
         numbered = self._applied.number(frame)
         self._stamp(events, first, [each.offset - first for each in numbered], time_us)
-        for entry, each in zip(recorded, numbered, strict=True):
+        for entry, each in zip([entry for entry in entries if entry.is_recorded], numbered, strict=True):
             if each.repeats is not None:
                 entry.event.time_us = each.time_us
                 entry.is_recorded = False
@@ -74,6 +73,12 @@ class Arrivals:
 
     def _stamp(self, events: Sequence[Event], first: int, indexes: Sequence[int], time_us: int) -> None:
         """The numbers of publications grow with the offset, and are the same on all nodes."""
-        publications = self._publications.ids_of(self._applied.lead + first, indexes)
+        number = self._applied.lead + first
+        if len(events) == 1:  # as in most frames of a cluster that is not busy
+            event, index = events[0], indexes[0]
+            event.position, event.time_us = first + index, time_us
+            event.publication = self._publications.id_of(number + index)
+            return
+        publications = self._publications.ids_of(number, indexes)
         for event, index, publication in zip(events, indexes, publications, strict=True):
             event.position, event.time_us, event.publication = first + index, time_us, publication

@@ -166,8 +166,11 @@ class Unsendable(HistoryUnavailable):
 
 def fits(event: Event) -> bool:
     """Whether an event of this node keeps to the bounds, so that the other nodes take it."""
-    texts = (event.topic, event.authid, event.role, event.details, event.idempotency_key)
-    chars = sum([len(text) for text in texts if text is not None])
+    chars = len(event.topic) + len(event.authid or "") + len(event.role or "")
+    if event.details is not None:
+        chars += len(event.details)
+    if event.idempotency_key is not None:
+        chars += len(event.idempotency_key)
     if event.audience is not None:
         chars += event.audience.chars
     return chars <= TOPIC_CHARS or (chars <= TEXT_CHARS and len(event.topic) <= TOPIC_CHARS)

@@ -202,7 +202,7 @@ class ClusterLog:
         applied = self.applied
         if not applied.admit(position.sequence, position.time_us, frame) or frame is None:
             self.states.note(applied)
-            self.writer.save(applied.changed())
+            self.writer.save(applied)
             if frame is not None:
                 self.repeats += 1
                 self.sender.dropped(frame, applied.number_of(frame.run))
@@ -229,7 +229,7 @@ class ClusterLog:
 
     def _end_of(self, position: Position, frame: Frame, own: UnderWay | None) -> None:
         """Do what comes behind the events of a frame; `own` is what the sender knows of it, if it is this node's."""
-        self.writer.save(self.applied.changed())
+        self.writer.save(self.applied)
         if frame.control is not None:
             self._controlled(frame.control, position.sequence)
             if own is not None and own.command is not None and not own.command.applied.done():

@@ -20,6 +20,7 @@ import orjson
 
 from halley import telemetry
 from halley.broker.errors import InvalidName
+from halley.cluster.frames import WRONG
 from halley.cluster.members import Members
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, json_object
@@ -32,8 +33,7 @@ _AT_ONCE = 100
 Answer = Callable[[str, Any], Any]
 """Called with a node's name and what it has sent; returns the answer, a JSON value."""
 
-
-WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError, InvalidName)
+UNFIT = (*WRONG, InvalidName)
 """What Python, and the broker, raise where a value is not what it should be."""
 
 
@@ -64,7 +64,7 @@ class Exchange:
         nats.subscribe(self._subject, self._received)
 
     def answer(self, kind: str, answer: Answer) -> None:
-        """Answer questions of this kind, and take such news. One of `WRONG` says that it is not of the right form."""
+        """Answer questions of this kind, and take such news. One of `UNFIT` says that it is not of the right form."""
         self._answers[kind] = answer
 
     def notify(self, kind: str, body: Any) -> None:
@@ -119,7 +119,7 @@ class Exchange:
                 made = answer(node, body)
                 if reply:
                     self.nats.publish(reply, orjson.dumps({"node": self._node, "body": made}))
-        except WRONG:
+        except UNFIT:
             self.foreign += 1
         except Exception as error:  # noqa: BLE001 - the next one may be right
             telemetry.fault("cluster_exchange", error)

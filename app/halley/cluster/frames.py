@@ -61,8 +61,8 @@ FRAME_BYTES: Final = 524_288
 """About how many bytes of events go into one frame."""
 
 _TAIL_BYTES: Final = 8
-_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""What Python raises where columns are not what they should be."""
+WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""What Python raises where a value of another node is not what it should be."""
 
 
 class BadFrame(Exception):
@@ -132,13 +132,15 @@ class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
     Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
-    index; `ends` are where payloads end, behind a 0. `version` is that of its form.
+    index; `ends` are where payloads end, behind a 0. `version` is that of its form. It `is_plain` if it has nothing but
+    events that are recorded, without idempotency keys, and no values.
     """
 
     __slots__ = (
         "checksum",
         "control",
         "ends",
+        "is_plain",
         "keys",
         "kind_of",
         "kinds",
@@ -153,7 +155,7 @@ class Frame:
     )
 
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str, version: int = 1) -> None:
-        """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
+        """`columns` are those behind the version. Raises any of `WRONG` for wrong ones."""
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
         if type(number) is not int or type(control) not in (dict, type(None)):
@@ -173,17 +175,13 @@ class Frame:
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
         self.control: Control | None = None if control is None else _control(**control)
+        self.is_plain: bool = not (self.keys or self.values) and self.stamps is None and self.control is None
         _check(self)
 
     @property
     def count(self) -> int:
         """The number of events in the frame, known without making them."""
         return len(self.topic_of)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has nothing but events that are recorded, without idempotency keys, and no values."""
-        return not (self.keys or self.values) and self.stamps is None and self.control is None
 
     @property
     def rows(self) -> list[Row]:
@@ -264,7 +262,7 @@ def unpack(data: bytes) -> Frame:
         if version > VERSION:
             raise LaterVersion("another version")
         return Frame(columns, payloads, tail.decode(), version)
-    except _WRONG:
+    except WRONG:
         raise BadFrame("wrong columns") from None
 
 
@@ -324,7 +322,7 @@ def erasure_from_json(erase: Any) -> Erasure:
 
 
 def control_of(found: Mapping[str, Any]) -> Control | None:
-    """The control that `control_to_json` made; None for one of a later version. Raises any of `_WRONG`."""
+    """The control that `control_to_json` made; None for one of a later version. Raises any of `WRONG`."""
     return _control(**found)
 
 

@@ -22,7 +22,6 @@ from halley.broker.pending import Entry
 from halley.broker.ports import Durability
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
-from halley.history.state import Change
 from halley.history.writer import Committed, NotWritten, Report
 
 _NO_KEEPER_S = 2.5
@@ -72,6 +71,7 @@ class Front:
         self._began_at = monotonic()
         self._is_alone = False  # which is logged
         self._is_due = False
+        self.change: None = None  # a front that starts again asks a keeper
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
 
@@ -88,18 +88,16 @@ class Front:
 
         Raises `InboxFull`.
         """
-        if self._bytes and self._bytes + entry.nbytes > self._inbox_bytes:
+        nbytes = entry.nbytes
+        if self._bytes and self._bytes + nbytes > self._inbox_bytes:
             raise InboxFull
         self._entries.append(entry)
-        self._bytes += entry.nbytes
+        self._bytes += nbytes
         if self.later is None:
             self.release()
         elif not self._is_due:  # once for all events of a frame
             self._is_due = True
             self.later(self.release)
-
-    def change(self, change: Change) -> None:
-        """Save nothing: a front that starts again asks a keeper."""
 
     def release(self) -> None:
         """Report the events that are stored by now; to be called when a keeper has written more."""

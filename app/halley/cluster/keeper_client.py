@@ -15,7 +15,7 @@ from halley.broker.ports import Erasure, Page, Query, UnknownPublication
 from halley.cluster import pages
 from halley.cluster.frames import erasure_from_json
 from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
-from halley.cluster.members import Member, Members
+from halley.cluster.members import MOST_NODES, SILENT_S, Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.rules import Rules
 from halley.history.stored import Stored
@@ -28,7 +28,6 @@ _AGAIN_S, _LOOK_S = 0.1, 0.25
 _BETTER_S = 1.0
 """For how long another keeper is waited for that may have what a page misses."""
 
-_MOST_KEEPERS, _SILENT_S = 64, 3.5
 _DIGITS = 19
 """Of an offset, at most."""
 
@@ -178,7 +177,7 @@ class KeeperClient:
         def written(message: Message) -> None:
             keeper = message.subject.rpartition(".")[2]
             is_number = len(message.data) <= _DIGITS and message.data.isdigit()
-            if is_number and (keeper in self._heads or len(self._heads) < _MOST_KEEPERS):
+            if is_number and (keeper in self._heads or len(self._heads) < MOST_NODES):
                 head = int(message.data)
                 self._heads[keeper] = head, monotonic()
                 if head > self.written:
@@ -201,7 +200,7 @@ class KeeperClient:
         for each in keepers:
             head, _ = self._heads.get(each.name, (0, 0.0))
             self._heads[each.name] = max(each.head, head), monotonic()
-        since = monotonic() - _SILENT_S
+        since = monotonic() - SILENT_S
         self._heads = {name: head for name, head in self._heads.items() if head[1] > since}
         self.written = max((head for head, _ in self._heads.values()), default=0)
         if keepers:

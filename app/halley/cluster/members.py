@@ -42,7 +42,7 @@ from halley.nats.wire import Message, json_object
 from halley.settings import Cluster
 
 _BEAT_S, _LISTEN_S = 1.0, 2.5
-_SILENT_S = 3.5
+SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
 
 _SURE_S = 0.5
@@ -229,7 +229,7 @@ class Members:
         if rank < _rank(self._age_s(now), self.key) or self.taken_by:
             return
         doubted_s = now - self._doubted_at
-        if doubted_s > _SILENT_S:
+        if doubted_s > SILENT_S:
             self._doubted_at = now
         elif doubted_s > _SURE_S:
             self.taken_by = name
@@ -252,7 +252,7 @@ class Members:
         self._looked_at = now
         for name, member in [*self._others.items()]:
             since = max(member.received_at, self._away_at)
-            if now - since > _SILENT_S:
+            if now - since > SILENT_S:
                 self._forget(name)
                 member.silent_since = since
                 self._silent[name] = member

@@ -136,7 +136,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
                 "of another cluster.space from the folder by halley cluster recover"
             )
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
-    applied, seen = _nothing(settings), 0
+    applied, seen = nothing_applied(settings), 0
     applied.stream = theirs["stream"]
     can_go_on = theirs["base"] == 0 and head == 0
     if saved is not None and saved.get("stream") == applied.stream:
@@ -198,7 +198,7 @@ async def _copied(
 
 def _restored(settings: Settings, saved: dict[str, Any], what: str) -> Applied:
     """A saved state. Raises `CannotJoin`, which says `what` it is."""
-    applied = _nothing(settings)
+    applied = nothing_applied(settings)
     try:
         applied.restore(saved)
     except AnotherVersion:
@@ -280,7 +280,8 @@ def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:
             raise CannotJoin(f"{key}: the other nodes of this cluster have {theirs[name]}, this one {own}")
 
 
-def _nothing(settings: Settings) -> Applied:
+def nothing_applied(settings: Settings) -> Applied:
+    """The state of a node with these settings that has applied nothing yet."""
     return Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
 
 

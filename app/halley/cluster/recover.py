@@ -13,7 +13,7 @@ from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.copying import Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
-from halley.cluster.membership import saved_state
+from halley.cluster.membership import nothing_applied, saved_state
 from halley.cluster.sender import MOST_ROWS
 from halley.cluster.stream import describe, description_of, stream_of
 from halley.history.backup import identify_copy
@@ -112,7 +112,7 @@ async def _applied(
 
     None if the stream has another message than the one that the folder has applied last.
     """
-    applied = Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
+    applied = nothing_applied(settings)
     try:
         applied.restore(saved)
     except AnotherVersion:

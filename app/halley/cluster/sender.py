@@ -107,9 +107,10 @@ class Sender:
         """Queue a recorded event for the next frame. Raises `InboxFull`, `Unsendable`."""
         if not fits(pending.event):
             raise Unsendable
-        if self._waiting_bytes and self._waiting_bytes + pending.nbytes > self._inbox_bytes:
+        nbytes = pending.nbytes
+        if self._waiting_bytes and self._waiting_bytes + nbytes > self._inbox_bytes:
             raise InboxFull
-        self._waiting_bytes += pending.nbytes
+        self._waiting_bytes += nbytes
         self._inbox.append(pending)
         self.plan()
 
@@ -193,11 +194,11 @@ class Sender:
 
         Raises `NotOwn` if it is another one: then the number is taken, so that the own one never counts.
         """
-        if not self._under_way or self._under_way[0].data[-len(frame.checksum) :] != frame.checksum.encode():
+        if not self._under_way or not self._under_way[0].data.endswith(frame.checksum.encode()):
             raise NotOwn
         first = self._under_way.popleft()
         self._progress_at = monotonic()
-        self._waiting_bytes -= sum(entry.nbytes for entry in first.entries if entry.is_recorded)
+        self._waits_no_more(first.entries)
         return first
 
     def look(self, now: float) -> None:
@@ -215,7 +216,7 @@ class Sender:
     def stored(self, number: int) -> list[Pending]:
         """Take the events of the frames under way up to that number: they have counted, but do not come back."""
         entries = self.entries(number)
-        self._waiting_bytes -= sum(entry.nbytes for entry in entries if entry.is_recorded)
+        self._waits_no_more(entries)
         while self._under_way and self._under_way[0].number <= number:
             command = self._under_way.popleft().command
             if command is not None and not command.applied.done():
@@ -237,6 +238,9 @@ class Sender:
                 self._under_way.append(self._packed(number, each.entries, each.command))
             self.number = len(frames)
 
+    def _waits_no_more(self, entries: list[Pending]) -> None:
+        self._waiting_bytes -= sum([entry.nbytes for entry in entries if entry.is_recorded])
+
     def withdraw(self, count: int) -> list[Pending]:
         """Take back the events that no frame has had: they are stored nowhere. `count` is how many wait in all.
 
@@ -246,7 +250,7 @@ class Sender:
         withdrawn = [entry for entry in self._inbox if entry.is_durable or is_first]
         if withdrawn:
             self._inbox = deque(entry for entry in self._inbox if not (entry.is_durable or is_first))
-            self._waiting_bytes -= sum(entry.nbytes for entry in withdrawn if entry.is_recorded)
+            self._waits_no_more(withdrawn)
         return withdrawn
 
     def give_up(self) -> list[Pending]:

@@ -14,6 +14,7 @@ from halley.broker.events import EventRange
 from halley.broker.faults import for_each
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Log
+from halley.cluster.applied import Applied
 from halley.cluster.availability import FAULT, Availability
 from halley.history.state import Change
 
@@ -44,8 +45,12 @@ class Store(Log, Protocol):
     def append(self, entry: Entry) -> None:
         """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""
 
-    def change(self, change: Change) -> None:
-        """Queue a change of what is saved, to be written behind the events that were appended before."""
+    @property
+    def change(self) -> Callable[[Change], None] | None:
+        """Queues a change of what is saved, to be written behind the events that were appended before.
+
+        None where nothing is saved.
+        """
 
 
 class StoreWriter:
@@ -61,6 +66,7 @@ class StoreWriter:
         self.is_stalled = False
         self._store = store
         self._append: Callable[[Any], None] = store.append  # that of a front takes ranges, too
+        self._change = store.change
         self._commits = commits
         self._availability = availability
         self._first_topics = first_topics
@@ -88,12 +94,14 @@ class StoreWriter:
             return False
         return True
 
-    def save(self, change: Change) -> None:
-        """Have the store save what was applied, behind the events that it was given."""
+    def save(self, applied: Applied) -> None:
+        """Have the store save what the last message has changed, behind the events that it was given."""
+        if self._change is None:
+            return
         if self._unwritten:
-            self._unwritten.append(change)
+            self._unwritten.append(applied.changed())
         else:
-            self._store.change(change)
+            self._change(applied.changed())
 
     def look(self) -> None:
         """Give the store what it could not write, if it can now."""
@@ -102,9 +110,10 @@ class StoreWriter:
             for at, entry in enumerate(entries):
                 try:
                     if isinstance(entry, Change):
-                        self._store.change(entry)
+                        assert self._change is not None
+                        self._change(entry)
                     else:
-                        self._store.append(entry)
+                        self._append(entry)
                 except HistoryUnavailable:
                     self._unwritten = entries[at:]
                     return
@@ -129,10 +138,12 @@ class StoreWriter:
             return
         try:
             for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
-        finally:
+        except Exception:
             last = next((entry.position for entry in reversed(entries) if entry.is_recorded), 0)
             if self._commits.tail.head < last:  # the error was not that of a subscriber
                 self._availability.diverge(UNDELIVERED)
+            raise
+        finally:
             self._delivered.set()
             self._delivered = asyncio.Event()
 
