@@ -106,3 +106,19 @@ async def test_connections_and_refusals_are_counted():
         await served.until(lambda: served.watch.connections == 1)
         assert served.watch.refused == {413: 1, 400: 1}
         assert served.watch.cut == 0
+
+
+async def test_a_server_that_leaves_waits_for_a_slow_reader_and_no_longer():
+    """The connection is closed once its response is read, and not only when the grace period ends."""
+    data = [[number, "x" * 60_000] for number in range(8)]
+    async with serving(brisk(drain={"grace_s": 60})) as served:
+        client_id = await served.open_session("/a")
+        slow, other = await served.wire(receive_buffer_bytes=4_096), await served.wire()
+        for each in data:
+            assert (await other.post(publish("/a", each))).messages == ANSWER
+        await slow.send(post(json.dumps([connect(client_id)]).encode()))
+        await served.until(lambda: len(served.watch.writes) == 1)
+        served.server.begin_shutdown()
+        await served.until(lambda: served.watch.connections == 1)
+        assert (await slow.read()).data == data
+        assert await slow.is_closed()

@@ -104,7 +104,7 @@ class BayeuxConnection(Connection):
         self._hold: Hold | None = None
         self._relaying: Relaying | None = None  # the request that another node is to answer
         self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_source` are its own
-        self._fields: dict[bytes, bytes] = {}  # the headers of the request that was parsed and taken
+        self._fields = _NO_FIELDS  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
         self._source = ("", "http")  # the client's address and scheme
         self._is_proxy = False
@@ -153,8 +153,10 @@ class BayeuxConnection(Connection):
         self._receive(post, body, self._head)
 
     def _serve_repeated(self, data: bytes) -> bool:
-        if self._is_proxy and (known := self._bayeux.proxied.recall(self.address, data)) is not None:
-            self._repeated, self._source, self._cors = known
+        if self._is_proxy and (self._repeated is None or not self._repeated.begins(data)):
+            known = self._bayeux.proxied.recall(self.address, data)
+            if known is not None:
+                self._repeated, self._source, self._cors = known
         repeated = self._repeated
         if repeated is None:
             return False

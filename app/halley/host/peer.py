@@ -62,7 +62,7 @@ class Peer:
         self._state: Any = state  # its sets may be of a class of their own, whose methods a native call would pass by
         self._running: Cycle | None = None  # the request that the application is answering
         self._waiting: tuple[Cycle, ...] = ()  # those behind it, and behind one that a subclass has taken
-        self._settling: list[Callable[[bool], None]] = []
+        self._settling: tuple[Callable[[bool], None], ...] = ()
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
         self._is_over = False  # the peer has ended its stream, was refused or is gone: nothing more is served
@@ -133,7 +133,7 @@ class Peer:
         elif not self.is_paused and not self.transport.is_closing():
             report(True)  # noqa: FBT003
         else:
-            self._settling.append(report)
+            self._settling = (*self._settling, report)
 
     async def drained(self) -> None:
         """Return when all written bytes are in the kernel, or never will be."""
@@ -225,10 +225,9 @@ class Peer:
         self.transport.abort()
 
     def _settle(self, *, is_written: bool) -> None:
-        if self._settling:
-            reports, self._settling = self._settling, []
-            for report in reports:
-                report(is_written)
+        reports, self._settling = self._settling, ()
+        for report in reports:
+            report(is_written)
 
     def _set_timeout(self, timeouts: TimeoutQueue[Requester] | None) -> None:
         """Start the deadline of this queue and end that of any other."""

@@ -101,6 +101,10 @@ class Repeated:
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
 
+    def begins(self, data: bytes) -> bool:
+        """Whether a request begins as this one did, up to the id of a remembered connect."""
+        return data.startswith(self._start)
+
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of a request that is all of `data`, if it has the remembered head; else None."""
         head = self._start if self.session is None else self._start[: self._head_bytes]
