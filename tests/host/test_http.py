@@ -12,6 +12,8 @@ from support.messages import connect, publish
 from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import chunked, post, request
 
+from halley.host.timeouts import Turns
+
 pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI, TLS)]
 
 BODY = json.dumps(publish("/a", 1)).encode()
@@ -89,6 +91,26 @@ async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
         assert served.watch.connections == 0
         other = await served.wire()
         assert (await other.request(post(BODY))).messages == ANSWER
+
+
+async def test_the_end_of_a_peer_is_noticed_after_a_request_refused_in_a_later_turn(monkeypatch):
+    """What follows a refused request is read and discarded, so its sender can read why, and go before `linger_s`."""
+
+    def later(turns, worker):
+        """Stands for `Turns.run` while others have used up this turn of the loop."""
+        turns._waiting.append(worker)
+        turns._end()
+        return False
+
+    async with serving(brisk(limits={"linger_s": 3600})) as served:
+        monkeypatch.setattr(Turns, "run", later)
+        for size in (3_000, 300_000):
+            wire = await served.wire()
+            await wire.send(b"nonsense\r\n\r\n" + b"x" * size)
+            assert (await wire.read()).status == 400
+            await wire.close()
+            await served.until(lambda: not served.watch.connections)
+        assert served.watch.refused == {400: 2}
 
 
 async def test_connections_and_refusals_are_counted():

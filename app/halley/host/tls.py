@@ -169,7 +169,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         except ssl.SSLError as error:
             self._fail(error.reason or "unknown")
         self._is_scheduled = False
-        if not self._is_stopped():
+        if not (self._is_paused or self._below.is_closing()):  # after close_notify too: the peer's end is waited for
             self._below.resume_reading()
         return False
 
