@@ -110,7 +110,10 @@ class Repeated:
         head = self._start if self.session is None else self._start[: self._head_bytes]
         if len(data) != self._nbytes:
             begin, end = self._digits
-            digits = data[begin : data.find(b"\r", begin, begin + _MOST_DIGITS + 1)]
+            found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
+            if found < 0:
+                return None
+            digits = data[begin:found]
             head = b"".join((head[:begin], digits, head[end:]))
             if digits != str(len(data) - len(head)).encode():
                 return None
