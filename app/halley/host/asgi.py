@@ -178,8 +178,6 @@ class Cycle:
             self._send_head(message["status"], list(message.get("headers", ())))
 
     def _send_head(self, status: int, headers: list[Header]) -> None:
-        if not 100 <= status <= 599:  # RFC 9110, 15
-            raise RuntimeError(f"Invalid HTTP status: {status}")
         lines = [status_line(status)]
         keeps_alive, has_length, is_chunked, left_bytes = self.keeps_alive, False, False, 0
         has_close = False

@@ -167,11 +167,13 @@ class Connection(Peer):
                 self._feed(piece)
         except Exception as error:  # noqa: BLE001 - as in `data_received`
             self._fail_reading(error)
+        if not self._is_parsing:  # a WebSocket has the connection now
+            return False
         self._is_parsing = False
         if not (self._is_busy() and self._unparsed):
             self._unparsed = None
-        if not (self._is_over or self.transport.is_closing()):
-            self.transport.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()  # after a refusal, too: what follows is discarded
             self._choose_timeout()
         return False
 
@@ -347,7 +349,7 @@ class Connection(Peer):
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
-        self._opening, self._is_over = None, True
+        self._opening, self._is_over, self._is_parsing = None, True, False
         self.shared.idle.forget(self)
         self._set_timeout(None)
         self.transport.resume_reading()

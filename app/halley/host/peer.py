@@ -139,7 +139,7 @@ class Peer:
         """Return when all written bytes are in the kernel, or never will be."""
         if self.is_paused:
             drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self._settling.append(partial(_set, drained))  # not `settle`, which does not wait for who is given up
+            self._settling = (*self._settling, partial(_set, drained))  # `settle` does not wait for who is given up
             await drained
 
     @property
@@ -197,9 +197,7 @@ class Peer:
         `limit` is the setting that the request exceeded, which is counted here. `is_logged`: it was logged before.
         """
         running = self._running
-        if self._is_over:
-            return
-        if self.transport.is_closing():
+        if self._is_over or self.transport.is_closing():
             if running is not None:
                 running.lose()  # it gets no response, and that is not a fault
             return
