@@ -409,9 +409,7 @@ class Connection(Peer):
             self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
         fields = dict(self.headers)
         limits = self.shared.limits
-        is_sound = (
-            self._fed_bytes <= limits.head_bytes and len(self.headers) <= limits.headers
-        )  # else see `_check_head`
+        is_sound = self._fed_bytes <= limits.head_bytes and len(self.headers) <= limits.headers  # see `_check_head`
         is_usual = is_sound and self._is_first and self._running is None
         if self._timeouts is not None:
             self._set_timeout(None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -138,9 +137,9 @@ class Peer:
     async def drained(self) -> None:
         """Return when all written bytes are in the kernel, or never will be."""
         if self.is_paused:
-            drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self._settling = (*self._settling, partial(_set, drained))  # `settle` does not wait for who is given up
-            await drained
+            drained = asyncio.Event()
+            self._settling = (*self._settling, lambda _: drained.set())  # `settle` does not wait for who is given up
+            await drained.wait()
 
     @property
     def _last(self) -> Cycle | None:
@@ -235,8 +234,3 @@ class Peer:
             self._timeouts = timeouts
             if timeouts is not None:
                 timeouts.add(self, monotonic())
-
-
-def _set(future: asyncio.Future[bool], result: bool) -> None:  # noqa: FBT001 - as `settle` calls it
-    if not future.done():
-        future.set_result(result)
