@@ -11,6 +11,7 @@ from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post, request
 
+from halley import is_compiled
 from halley.host.http import Connection
 from halley.host.process import _report
 from halley.host.timeouts import Turns
@@ -72,21 +73,23 @@ async def test_s42_a_fault_while_a_request_is_parsed_is_no_bad_request(monkeypat
         assert (await (await served.wire()).post(publish("/a", 1))).status == 200
 
 
-@pytest.mark.parametrize("turn", ["the same turn", "a later turn"])
-@pytest.mark.parametrize("what", ["_feed", "_check_fed"])
-async def test_s42_nor_is_a_fault_around_the_parser(monkeypatch, what, turn):
-    """S42: the same where bytes are received, and where they are parsed in a later turn of the loop."""
-    begun = post(json.dumps([publish("/a", "x" * 3_000)]).encode())[:-1]
-    async with serving() as served:
-        wire = await served.wire()
-        await served.until(lambda: served.watch.connections == 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(Connection, what, breaks)
-            if turn == "a later turn":
-                served.watch.turns._end()
-                patch.setattr(Turns, "run", later)
-            await fails_reading(served, wire, begun)
-        assert (await (await served.wire()).post(publish("/a", 1))).status == 200
+if not is_compiled():  # what is compiled calls its own methods past a replaced one
+
+    @pytest.mark.parametrize("turn", ["the same turn", "a later turn"])
+    @pytest.mark.parametrize("what", ["_feed", "_check_fed"])
+    async def test_s42_nor_is_a_fault_around_the_parser(monkeypatch, what, turn):
+        """S42: the same where bytes are received, and where they are parsed in a later turn of the loop."""
+        begun = post(json.dumps([publish("/a", "x" * 3_000)]).encode())[:-1]
+        async with serving() as served:
+            wire = await served.wire()
+            await served.until(lambda: served.watch.connections == 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(Connection, what, breaks)
+                if turn == "a later turn":
+                    served.watch.turns._end()
+                    patch.setattr(Turns, "run", later)
+                await fails_reading(served, wire, begun)
+            assert (await (await served.wire()).post(publish("/a", 1))).status == 200
 
 
 def later(turns, worker):
@@ -119,19 +122,21 @@ def test_s42_a_fault_that_no_caller_hears_of_ends_its_connection(monkeypatch, lo
         runner.run(run())
 
 
-async def test_s42_a_fault_when_a_held_poll_is_lost_leaves_no_connection(monkeypatch):
-    """S42: the books of connections are right before the engine hears of it; the log has what it failed at."""
-    async with serving(brisk(short_way=True)) as served:
-        asyncio.get_running_loop().set_exception_handler(_report)
-        client_id = await served.open_session("/a")
-        wire = await served.hold(client_id)
-        with monkeypatch.context() as patch:
-            patch.setattr(served.house.engine.sessions, "lost", breaks)
-            wire.reset()
-            await served.until(lambda: served.faults("callback"))
-        assert served.watch.connections == 0
-        assert not served.server.server_state.connections
-        assert (await (await served.wire()).post(disconnect(client_id))).replies[0]["successful"]
+if not is_compiled():  # what is compiled calls its own methods past a replaced one
+
+    async def test_s42_a_fault_when_a_held_poll_is_lost_leaves_no_connection(monkeypatch):
+        """S42: the books of connections are right before the engine hears of it; the log has what it failed at."""
+        async with serving(brisk(short_way=True)) as served:
+            asyncio.get_running_loop().set_exception_handler(_report)
+            client_id = await served.open_session("/a")
+            wire = await served.hold(client_id)
+            with monkeypatch.context() as patch:
+                patch.setattr(served.house.engine.sessions, "lost", breaks)
+                wire.reset()
+                await served.until(lambda: served.faults("callback"))
+            assert served.watch.connections == 0
+            assert not served.server.server_state.connections
+            assert (await (await served.wire()).post(disconnect(client_id))).replies[0]["successful"]
 
 
 async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
