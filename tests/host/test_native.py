@@ -221,6 +221,27 @@ async def test_proxies_behind_each_other_may_each_add_a_header():
         assert (seen.calls["cycles"], seen.calls["parsed"]) == (0, 1)
 
 
+async def test_hooks_see_the_first_of_headers_that_proxies_repeat_however_a_request_is_served():
+    """The head of a repeated request, which is parsed for hooks alone, gives them what the first one gave."""
+    heard = []
+
+    class Extension:
+        def incoming(self, session, message):
+            heard.append((message.context.headers["x-forwarded-for"], message.context.headers["via"]))
+            return message
+
+    def register(halley):
+        halley.add_extension(Extension())
+
+    async with serving(brisk(**behind("127.0.0.1", "192.0.2.9")), register) as served:
+        hops = ("X-Forwarded-For: 192.0.2.1", "Via: 1.1 a", "X-Forwarded-For: 192.0.2.9", "Via: 1.1 b")
+        wire = await served.wire()
+        for target in ("/bayeux", "/bayeux", "/bayeux?by=the-application"):
+            asked = head(f"POST {target} HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, *hops, body=BODY)
+            assert (await wire.request(asked)).messages[0]["successful"]
+    assert heard == [("192.0.2.1", "1.1 a")] * 3
+
+
 async def test_the_clients_of_a_proxy_are_known_on_all_of_its_connections():
     """A proxy sends a request on any connection that is free: its head is parsed once, and is its own client's."""
     async with serving(brisk(**behind("127.0.0.1"))) as served:

@@ -39,7 +39,7 @@ from halley.protocols.bayeux.sessions import Sessions
 from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, shutting_down
 from halley.transports.guard import TEXT_HEADERS, Rejection
-from halley.transports.head import CLOSE, Head, Header
+from halley.transports.head import CLOSE, Head, Header, fields_of
 from halley.transports.relay import Answer, Failure, RelayedRequest, Relaying
 from halley.transports.relay import Outcome as Relayed
 from halley.transports.waits import verdict_on
@@ -104,7 +104,7 @@ class BayeuxConnection(Connection):
         self._hold: Hold | None = None
         self._relaying: Relaying | None = None  # the request that another node is to answer
         self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_source` are its own
-        self._fields = _NO_FIELDS  # the headers of the request that was parsed and taken
+        self._fields: dict[bytes, bytes] = _NO_FIELDS  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
         self._source = ("", "http")  # the client's address and scheme
         self._is_proxy = False
@@ -139,7 +139,7 @@ class BayeuxConnection(Connection):
             self._cors = bayeux.guard.check_fields(fields, self._source[1])
         except Rejection:  # the application rejects it, for the same reason
             return False
-        self._fields = fields if len(fields) == len(self.headers) else dict(reversed(self.headers))
+        self._fields = fields if len(fields) == len(self.headers) else fields_of(self.headers)
         self._post = post = bayeux.endpoint.read_head(fields)
         if self._has_served or self._is_proxy:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes

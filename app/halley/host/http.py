@@ -33,7 +33,7 @@ from halley.host.peer import Peer
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
 from halley.host.websocket import WebSocket
 from halley.transports.guard import Rejection
-from halley.transports.head import Head, Header
+from halley.transports.head import Head, Header, fields_of
 
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -434,9 +434,8 @@ class Connection(Peer):
         for route in self.shared.sockets:
             if route.matches(self.url):
                 path, _, query = self.url.partition(b"?")
-                first = dict(reversed(self.headers))
-                method = parser.get_method().decode("ascii")
-                head = Head(method, path.decode("latin-1"), query, first, self.address, self.scheme, self.port)
+                method, fields = parser.get_method().decode("ascii"), fields_of(self.headers)
+                head = Head(method, path.decode("latin-1"), query, fields, self.address, self.scheme, self.port)
                 try:
                     self._opening = route.open(head, self.headers, parser.get_http_version())
                 except Rejection as rejection:

@@ -22,7 +22,7 @@ import httptools
 
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.transports.endpoint import PostHead
-from halley.transports.head import Head, Header
+from halley.transports.head import Head, Header, fields_of
 
 REMEMBERED_BYTES = 1_536
 """The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""
@@ -61,7 +61,7 @@ class Repeated:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
 
         Returns None if its end is not certain, or if it would be longer than `most_bytes` or `REMEMBERED_BYTES` with
-        other digits. No header may occur twice in it.
+        other digits. It has one Content-Length.
         """
         end = piece.find(b"\r\n\r\n") + 4
         if end + _MOST_DIGITS > min(most_bytes, REMEMBERED_BYTES):
@@ -165,7 +165,7 @@ def head_of(request: bytes, source: tuple[str, str]) -> Head:
     """Parse the head of a request, for hooks and the log; `source` are the client's address and scheme."""
     reader = _Reader()
     httptools.HttpRequestParser(reader).feed_data(request)
-    return Head("POST", reader.url.decode(), b"", reader.fields, *source)
+    return Head("POST", reader.url.decode(), b"", fields_of(reader.headers), *source)
 
 
 class _Reader:
@@ -173,10 +173,10 @@ class _Reader:
 
     def __init__(self) -> None:
         self.url = b""
-        self.fields: dict[bytes, bytes] = {}
+        self.headers: list[Header] = []
 
     def on_url(self, url: bytes) -> None:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields[name.lower()] = value
+        self.headers.append((name.lower(), value))

@@ -6,7 +6,7 @@ only then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote
@@ -24,6 +24,11 @@ UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-ty
 
 _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
+
+
+def fields_of(headers: Sequence[Header]) -> dict[bytes, bytes]:
+    """Return the first of each header field by its name, as `Head` has them; a proxy may add another one behind it."""
+    return dict(reversed(headers))
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +58,7 @@ class Head:
             scope.get("method", "GET"),
             scope["path"],
             scope["query_string"],
-            dict(reversed(scope["headers"])),
+            fields_of(scope["headers"]),
             client[0] if client else "",
             _SCHEMES.get(scheme, scheme),
             (client[1] or 0) if client else 0,
