@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from halley.broker.names import Match, Pattern, patterns_over
 from halley.settings import Verb
@@ -75,7 +75,7 @@ class ProgramPolicy:
     def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
         self.policy: object | None = None
         """It has some of the methods of `halley.embed.Policy`, which says what they get and return."""
-        self.authorizers: Registry[Authorizer] = Registry()
+        self.authorizers: Final[Registry[Authorizer]] = Registry()
         """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
         self.report = report
         """Called for every exception in a hook: with the kind of hook, and the exception."""

@@ -50,8 +50,14 @@ _HOPS: Final = frozenset((b"x-forwarded-for", b"via"))
 _OK: Final = begin(200, HEADERS)
 _NO_FIELDS: Final[dict[bytes, bytes]] = {}
 _NO_POST = PostHead(b"", (), None)
-_HEADS: Final = [b"%b%d\r\n\r\n[" % (_OK, nbytes + 2) for nbytes in range(1_024)]
-"""The heads of usual responses, each with the bracket before its messages; by the bytes that the brackets enclose."""
+
+
+def _head_for(nbytes: int) -> bytes:
+    """Return the head of a usual response, and the bracket before its messages; `nbytes` are within the brackets."""
+    return b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)
+
+
+_HEADS: Final = [_head_for(nbytes) for nbytes in range(1_024)]
 
 
 class BayeuxContext:
@@ -298,7 +304,7 @@ class BayeuxConnection(Connection):
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
             nbytes = len(body)
-            head = _HEADS[nbytes] if nbytes < len(_HEADS) else b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)
+            head = _HEADS[nbytes] if nbytes < len(_HEADS) else _head_for(nbytes)
             is_written = self.respond(head + body + b"]")
         else:
             headers = (*HEADERS, *self._cors, *self._bayeux.endpoint.headers(reply, self._source[1]))

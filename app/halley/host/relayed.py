@@ -67,10 +67,7 @@ class NodeAuthentication:
 class RelayedConnection(BayeuxConnection):
     """A connection of another node."""
 
-    __slots__ = (
-        "_authentication",
-        "_unconfirmed",
-    )
+    __slots__ = ("_authentication", "_unconfirmed")
 
     _HIDDEN_HEADERS = 1
 

@@ -82,7 +82,7 @@ class Hooks(ProgramPolicy):
     """All hooks that are registered with one server: the program's policy and authorizers, and the following.
 
     `message_refused` is called for each message that was denied: with its session, its fields as they were sent, and
-    the error.
+    the error. Lists and registries are changed and never replaced: the engine keeps those that it asks most.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Hooks(ProgramPolicy):
     ) -> None:
         super().__init__(report)
         self.message_refused = message_refused
-        self.extensions: list[object] = []
+        self.extensions: Final[list[object]] = []
         """Each has one or both of the methods of `halley.embed.Extension`."""
-        self.listeners: Registry[Listener] = Registry()
+        self.listeners: Final[Registry[Listener]] = Registry()
         self.value_listeners: Registry[Listener] = Registry()
         """Of NetworkTables' values; they are asked before these pass to the other protocols and the history."""
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
         """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
-        self.channel_created: list[Callable[[str], None]] = []
+        self.channel_created: Final[list[Callable[[str], None]]] = []
         self.session_opened: list[Callable[[BayeuxSession], None]] = []
         self.session_closed: list[Callable[[BayeuxSession, str], None]] = []
         self.subscribed: list[Callable[[BayeuxSession, str], None]] = []
         self.unsubscribed: list[Callable[[BayeuxSession, str], None]] = []
-        self.suspended: list[Callable[[BayeuxSession], None]] = []
-        self.resumed: list[Callable[[BayeuxSession], None]] = []
+        self.suspended: Final[list[Callable[[BayeuxSession], None]]] = []
+        self.resumed: Final[list[Callable[[BayeuxSession], None]]] = []
 
     @property
     def watch_channels(self) -> bool:
