@@ -8,7 +8,7 @@ import json
 import pytest
 import uvloop
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, later, serving
 from support.wire import post, request
 
 from halley import is_compiled
@@ -90,13 +90,6 @@ if not is_compiled():  # what is compiled calls its own methods past a replaced 
                     patch.setattr(Turns, "run", later)
                 await fails_reading(served, wire, begun)
             assert (await (await served.wire()).post(publish("/a", 1))).status == 200
-
-
-def later(turns, worker):
-    """Stands for `Turns.run` while others have used up this turn of the loop."""
-    turns._waiting.append(worker)
-    turns._end()
-    return False
 
 
 @pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

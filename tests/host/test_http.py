@@ -9,7 +9,7 @@ import json
 
 import pytest
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.server import ASGI, SHORT_WAY, TLS, brisk, later, serving
 from support.wire import chunked, post, request
 
 from halley.host.timeouts import Turns
@@ -95,13 +95,6 @@ async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
 
 async def test_the_end_of_a_peer_is_noticed_after_a_request_refused_in_a_later_turn(monkeypatch):
     """What follows a refused request is read and discarded, so its sender can read why, and go before `linger_s`."""
-
-    def later(turns, worker):
-        """Stands for `Turns.run` while others have used up this turn of the loop."""
-        turns._waiting.append(worker)
-        turns._end()
-        return False
-
     async with serving(brisk(limits={"linger_s": 3600})) as served:
         monkeypatch.setattr(Turns, "run", later)
         for size in (3_000, 300_000):

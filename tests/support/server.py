@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from halley.embed import Halley
 from halley.host.listener import bind, nt4_server, url_of
 from halley.host.process import HalleyServer
-from halley.host.timeouts import ServerContext
+from halley.host.timeouts import ServerContext, Turns, Worker
 from halley.host.tls import Certificate
 from halley.server.protocols import PROTOCOLS
 from halley.settings import LIMITS, Bayeux, Drain, History, Settings
@@ -64,6 +64,13 @@ def facing(name: str) -> Iterator[None]:
         _face = before
         while _folders:
             shutil.rmtree(_folders.pop())
+
+
+def later(turns: Turns, worker: Worker) -> bool:
+    """Stand for `Turns.run` while others have used up this turn of the loop."""
+    turns._waiting.append(worker)
+    turns._end()
+    return False
 
 
 def brisk(**changed: Any) -> Settings:
