@@ -528,6 +528,17 @@ async def _kill_home(cluster, client_id):
     assert reply["error"][:3] == "402", "nothing listens there: it did not only fall silent"
 
 
+async def test_a_request_that_is_not_parsed_is_passed_on_with_its_own_path(tmp_path):
+    """It has the head of an earlier one on its connection, behind which another request was parsed."""
+    async with running(tmp_path) as cluster:
+        client_id = await session(cluster.a, "/chat/**")
+        wire = await cluster.b.wire()
+        for _ in range(3):
+            assert (await wire.post(connect(client_id, **POLL))).messages[0]["successful"]
+            assert (await wire.request(request("GET", "/bayeux"))).status == 400
+            assert (await wire.post(connect(client_id, **POLL))).messages[0]["successful"]
+
+
 async def test_a_node_that_stands_still_costs_no_session_and_no_other_node(tmp_path):
     """What waits for it ends when it counts as gone, for others there is room, and its sessions go on after it does.
 

@@ -222,7 +222,8 @@ class BayeuxConnection(Connection):
         assert endpoint.relay is not None
         try:
             done = partial(self._act_on_relayed, misdirected)
-            request = RelayedRequest(self.url, head, body, self, misdirected.request.is_poll)
+            # Not `self.url`: another request may have been parsed since one with this head was.
+            request = RelayedRequest(head.path.encode(), head, body, self, misdirected.request.is_poll)
             self._relaying = endpoint.relay.send(misdirected.node, request, done)
         except Rejection as rejection:
             endpoint.note(rejection, head)
