@@ -386,7 +386,7 @@ class Connection(Peer):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request begins: forget the one before it."""
         self.url = b""
         self.headers = []
         self._stage = IN_HEAD

@@ -38,10 +38,10 @@ class Receiver(Protocol):
     """What an event loop calls: the methods of `asyncio.Protocol`, which need not be a base class."""
 
     def connection_made(self, transport: Any) -> None:
-        """A peer has connected."""
+        """A peer has connected by this transport."""
 
     def data_received(self, data: bytes) -> None:
-        """The peer has sent bytes."""
+        """The peer has sent these bytes."""
 
     def eof_received(self) -> bool | None:
         """The peer has ended its stream; true: the transport stays open."""
@@ -53,7 +53,7 @@ class Receiver(Protocol):
         """The kernel has taken all that was written."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
+        """The connection is closed; `exc` is the error that did it, if one did."""
 
 
 class Writer(Protocol):
