@@ -154,19 +154,19 @@ class TopicIndex(Generic[Subscriber]):
 
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`: Bayeux's from `/**` down to the topic itself, and then WAMP's."""
-        find, above, end = self._below.get, "", topic.find("/")
-        found = [] if (wide := find("")) is None else [wide]
+        below, above, end = self._below, "", topic.find("/")
+        found = [below[""]] if "" in below else []
         while end >= 0:
             above = topic[:end]
-            if (wide := find(above)) is not None:
-                found.append(wide)
+            if above in below:
+                found.append(below[above])
             end = topic.find("/", end + 1)
-        if (wide := self._children.get(above)) is not None:
-            found.append(wide)
+        if above in self._children:
+            found.append(self._children[above])
         if found and not found[0].pattern.topic and is_apart(topic):  # `/**` and `/*` do not match it
             found = [wide for wide in found if wide.pattern.topic]
-        if (exact := self.subscriptions.get((_EXACT, topic))) is not None:
-            found.append(exact)
+        if (exact := (_EXACT, topic)) in self.subscriptions:
+            found.append(self.subscriptions[exact])
         if self._prefix_chars or self._forms:
             found += filter(None, map(self.subscriptions.get, self._keys_in_wamp(topic.split("/"))))
         return found
