@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +37,9 @@ of the other, for an eighth more."""
 
 _AT_ONCE_BYTES = 16_384
 """A piece up to here is compressed on the event loop, within 0.2 ms; a thread is for more, and zlib lets others run."""
+
+_THREAD = ThreadPoolExecutor(1, "compression")
+"""One, for all servers of the process: several would leave the event loop too little of a machine with few cores."""
 
 
 class Encoder(Protocol):
@@ -130,4 +134,6 @@ async def _compressed(encoder: Encoder, data: bytes, *, is_last: bool) -> bytes:
     def work() -> bytes:
         return encoder.compress(data) + (encoder.flush() if is_last else b"")
 
-    return work() if len(data) <= _AT_ONCE_BYTES else await asyncio.to_thread(work)
+    if len(data) <= _AT_ONCE_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
