@@ -56,8 +56,7 @@ class HttpLog:
         self._urls = urls.split(",")
         try:
             self._roots = [root_url(url) for url in self._urls]
-            # The rows are read as fast as they come: compressing them would double what that costs the server.
-            self._headers = {**headers_for(token), "Accept-Encoding": "identity"}
+            self._headers = headers_for(token)
         except ValueError as error:
             raise JobRejected(f"the log of that server cannot be read: {error}") from None
         self._at = 0
