@@ -69,6 +69,10 @@ class Settings:
     short_way: bool = knob(
         default=True, why="serves frequent requests without ASGI, at a quarter of the cost; off: the same, but slower"
     )
+    gzip_bodies: bool = knob(
+        default=False,
+        why="takes request bodies that are compressed by gzip, inflated up to limits.body_bytes; off: they get 415",
+    )
     permessage_deflate: bool = knob(
         default=False,
         why="compresses the messages of WebSockets whose clients offer it (RFC 7692); for slow networks: it costs CPU",
