@@ -35,7 +35,7 @@ PLAN = [
     ("halley.cluster", ("orjson",)),
     "---",
     ("halley.configuration", ()),
-    ("halley.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed
+    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression")),  # Arrow, and Python 3.14: where they are
     "---",
     ("halley.server", ("starlette", "orjson", "prometheus_client")),
     "---",

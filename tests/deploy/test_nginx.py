@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import signal
@@ -148,6 +149,18 @@ async def test_a_websocket_of_networktables_goes_through(both):
                 break
         else:
             pytest.fail("it was not announced")
+
+
+async def test_pages_are_compressed_and_polls_are_not(both):
+    """What Halley has compressed is passed on, and nothing of a session is compressed."""
+    _, front = both
+    wire, client_id = await session(front, "/zip")
+    page = await wire.request(request("GET", "/", host=HOST, accept_encoding="gzip"))
+    assert (page.headers["content-encoding"], gzip.decompress(page.body)[:15]) == ("gzip", b"<!doctype html>")
+    told = publish("/zip", "x" * 5_000, clientId=client_id)
+    answer = await wire.post(told, host=HOST, accept_encoding="gzip")  # which has the event, too
+    assert answer.data == ["x" * 5_000]
+    assert "content-encoding" not in answer.headers
 
 
 async def test_http_is_sent_to_https(both):

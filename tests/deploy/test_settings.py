@@ -98,7 +98,7 @@ def test_nginx_waits_longer_than_halley_does():
     assert seconds("proxy_read_timeout") > settings.wamp.ping_s + settings.wamp.pong_s
     to_halley, to_clients = map(in_seconds, directives("keepalive_timeout"))
     assert to_halley < settings.limits.keep_alive_s == to_clients
-    assert directive("proxy_next_upstream") == directive("proxy_buffering") == "off"
+    assert directive("proxy_next_upstream") == directive("proxy_buffering") == directive("gzip") == "off"
     assert directive("proxy_http_version") == "1.1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import zlib
 from typing import Any, NamedTuple
 
 from support.wire import DEADLINE_S, Wire, request
@@ -19,6 +20,7 @@ class Frame(NamedTuple):
 
     opcode: int
     data: bytes
+    is_deflated: bool = False
 
     @property
     def code(self) -> int:
@@ -65,24 +67,35 @@ def opening(path: str = "/wamp", protocol: str = "wamp.2.json", method: str = "G
     return request(method, path, b"", **(usual | headers))
 
 
+def deflated(data: bytes, *, is_ended: bool = False) -> bytes:
+    """Return what is sent of compressed data (RFC 7692, 7.2.1); with `is_ended` its last block says that it is."""
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    if is_ended:
+        return compressor.compress(data) + compressor.flush() + b"\x00"
+    return (compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\x00\x00\xff\xff")
+
+
 async def shake(wire: Wire, *more: bytes, **options: Any) -> None:
     """Open a WebSocket on a connection; `more` is sent in the same piece as the request."""
     answer = await wire.request(b"".join((opening(**options), *more)))
     assert (answer.status, answer.headers["sec-websocket-accept"]) == (101, ACCEPT)
 
 
-async def next_frame(wire: Wire) -> Frame:
-    """Return the next frame that the server writes. Raises `asyncio.IncompleteReadError` if there is none."""
+async def next_frame(wire: Wire, *, may_be_deflated: bool = False) -> Frame:
+    """Return the next frame that the server writes. Raises `asyncio.IncompleteReadError` if there is none.
+
+    The data of one that is compressed are as they were sent.
+    """
     async with asyncio.timeout(DEADLINE_S):
         first, nbytes = await wire.reader.readexactly(2)
-        assert first & 0x70 == 0, "a reserved bit"
+        assert first & 0x70 == 0 or (may_be_deflated and first & 0x70 == RSV1), "a reserved bit"
         assert first & FIN, "a fragment"
         assert nbytes < 128, "masked"
         if nbytes == 126:
             nbytes = int.from_bytes(await wire.reader.readexactly(2), "big")
         elif nbytes == 127:
             nbytes = int.from_bytes(await wire.reader.readexactly(8), "big")
-        return Frame(first & 0x0F, await wire.reader.readexactly(nbytes))
+        return Frame(first & 0x0F, await wire.reader.readexactly(nbytes), bool(first & RSV1))
 
 
 async def last_frame(wire: Wire) -> Frame:

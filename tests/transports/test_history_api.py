@@ -247,7 +247,7 @@ async def test_what_is_missing_is_told(served):
 async def test_json_lines_where_they_are_asked_for(accept, is_lines, served):
     """With `Accept: application/x-ndjson` the links are headers."""
     response = await answer(served, "/history/chat/a?limit=2&cursor=after-2", accept=accept)
-    assert response.headers["vary"] == "Accept"
+    assert b"\r\nvary: Accept\r\n" in response.head
     if not is_lines:
         assert len(json.loads(response.body)["events"]) == 2
         return

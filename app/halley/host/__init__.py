@@ -6,7 +6,7 @@
 | `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
 | `asgi.py` | a request that an ASGI application answers |
 | `bayeux.py`, `repeated.py` | Bayeux's frequent requests, served where they are parsed, or without parsing |
-| `websocket.py`, `frames.py` | connections that have become WebSockets |
+| `websocket.py`, `frames.py`, `deflate.py` | connections that have become WebSockets, and compressed messages |
 | `tls.py` | TLS below either |
 | `relay.py`, `relayed.py` | requests of sessions of other nodes of a cluster: sent to them, and received from them |
 | `listener.py` | listening sockets, and the servers that accept on them |

@@ -35,6 +35,9 @@ INVALID_DATA: Final = 1007
 TOO_BIG: Final = 1009
 """Status codes of close frames, besides those of the contract."""
 
+DEFLATED: Final = 0x40
+"""The reserved bit of a message that is compressed (RFC 7692, 6), in its first frame."""
+
 _FINAL: Final = 0x80
 _RESERVED: Final = 0x70
 _OPCODE: Final = 0x0F
@@ -63,12 +66,27 @@ class FrameReader:
 
     Control frames may come between those of a message (RFC 6455, 5.4), and do not count towards its bytes.
     After a close frame or a `BadFrame`, nothing more is to be read: `is_over`.
+
+    With `takes_deflated` messages may be compressed: `is_deflated` is set when the first frame of such a message is
+    read, and reset by what inflates it.
     """
 
-    __slots__ = ("_at", "_data", "_max_bytes", "_message_bytes", "_needed_bytes", "_rest", "is_over")
+    __slots__ = (
+        "_at",
+        "_data",
+        "_max_bytes",
+        "_message_bytes",
+        "_needed_bytes",
+        "_rest",
+        "_takes_deflated",
+        "is_deflated",
+        "is_over",
+    )
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, takes_deflated: bool = False) -> None:
         self.is_over = False
+        self.is_deflated = False
+        self._takes_deflated = takes_deflated
         self._max_bytes = max_bytes
         self._data = b""  # read from `_at` on
         self._at = 0
@@ -134,8 +152,11 @@ class FrameReader:
 
     def _check(self, first: int, opcode: int, data: bytes) -> None:
         """Check a frame that is not a whole message; `first` is its first byte."""
-        if first & _RESERVED:
-            raise self._bad("reserved bits must be 0")
+        if reserved := first & _RESERVED:
+            begins_message = opcode in (TEXT, BINARY)
+            if reserved != DEFLATED or not (self._takes_deflated and begins_message):
+                raise self._bad("reserved bits must be 0")
+            self.is_deflated = True
         if opcode >= CLOSE:
             self._check_control(opcode, data, is_final=first >= _FINAL)
         else:

@@ -285,7 +285,8 @@ def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -
     protocol = server.protocol("nt4")
     assert protocol is not None  # it is enabled
     route = nt4_route(protocol, server.settings, server.settings.nt4.host, serves)
-    side.shared.add_sockets(WebSockets(route, server.proxies, side.shared, side.server_state.connections))
+    connections, deflates = side.server_state.connections, server.settings.permessage_deflate
+    side.shared.add_sockets(WebSockets(route, server.proxies, side.shared, connections, deflates=deflates))
 
 
 class HomeServer(SideServer):

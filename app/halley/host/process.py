@@ -216,7 +216,8 @@ class HalleyServer(HttpServer):
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
         for route in (mount.endpoint.route for mount in server.mounts):
             if route is not None:
-                shared.add_sockets(WebSockets(route, server.proxies, shared, self.server_state.connections))
+                connections, deflates = self.server_state.connections, settings.permessage_deflate
+                shared.add_sockets(WebSockets(route, server.proxies, shared, connections, deflates=deflates))
         server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._check_history)
         self._scheme = "https" if certificate else "http"
         if certificate is not None:

@@ -2,8 +2,8 @@
 
 The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. It needs no base class:
 event loops call the methods of `asyncio.Protocol` on an object without `get_buffer`. A frame for a hundred peers is
-made once, so sending it costs one call of the transport for each of them and nothing else. There are no extensions:
-compressing small messages saves little and costs memory and time for each peer.
+made once, so sending it costs one call of the transport for each of them and nothing else. Where the settings allow it,
+messages are compressed (`deflate.py`), also once for all peers that take them so.
 
 A WebSocket ends in one of four ways: the peer sends a close frame, which is echoed; the engine closes it, and the peer
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
@@ -26,6 +26,7 @@ from websockets.utils import accept_key
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.broker.limits import Meter
+from halley.host import deflate
 from halley.host.frames import (
     BINARY,
     CLOSE,
@@ -374,6 +375,39 @@ class WebSocket:
             engine.lost(monotonic())
 
 
+class DeflatedWebSocket(WebSocket):
+    """A WebSocket whose messages may be compressed, in both directions (RFC 7692)."""
+
+    __slots__ = ()
+
+    kind = "websocket+deflate"
+
+    def __init__(self, head: Head, subprotocol: str, sockets: WebSockets) -> None:
+        super().__init__(head, subprotocol, sockets)
+        self._reader = FrameReader(sockets.route.service.message_bytes, takes_deflated=True)
+
+    @staticmethod
+    def text(message: bytes) -> bytes:
+        """Return a text message as a frame, compressed if that is worth it."""
+        return deflate.frame_of(TEXT, message)
+
+    @staticmethod
+    def binary(message: bytes) -> bytes:
+        """Return a binary message as a frame, compressed if that is worth it."""
+        return deflate.frame_of(BINARY, message)
+
+    def _accept_message(self, opcode: int, data: bytes, now: float) -> None:
+        """Inflate a message that is compressed. One that is not deflate data, or is too large, ends the connection."""
+        if self._reader.is_deflated:
+            self._reader.is_deflated = False
+            try:
+                data = deflate.inflate(data, self._sockets.route.service.message_bytes)
+            except BadFrame as wrong:
+                self._fail(wrong.code, wrong.reason, "message_bytes" if wrong.code == TOO_BIG else "")
+                return
+        super()._accept_message(opcode, data, now)
+
+
 def _per_second(per_s: float) -> Meter:
     return Meter(per_s, max(1, round(per_s)))
 
@@ -388,18 +422,28 @@ def _is_utf8(data: bytes) -> bool:
 
 _ACCEPTED = (
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n\r\n"
+    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n{}\r\n"
 )
+_EXTENSION = "sec-websocket-extensions: {}\r\n"
 _VERSION: Final = (b"sec-websocket-version", b"13")
 _UPGRADE: Final = (b"upgrade", b"websocket")
 _KEY_BYTES: Final = 16
 
 
 class WebSockets:
-    """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
+    """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down.
+
+    With `deflates` messages are compressed for clients that offer it.
+    """
 
     def __init__(
-        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: MutableSet[Any] | None = None
+        self,
+        route: WebSocketRoute,
+        proxies: Proxies,
+        shared: ServerContext,
+        connections: MutableSet[Any] | None = None,
+        *,
+        deflates: bool = False,
     ) -> None:
         self.route = route
         self.shared = shared
@@ -407,6 +451,7 @@ class WebSockets:
         self.connections: MutableSet[Any] = set() if connections is None else connections
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
+        self._deflates = deflates
         self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
 
     def matches(self, url: bytes) -> bool:
@@ -431,8 +476,9 @@ class WebSockets:
             raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
         if [header for header in headers if header[0] == _VERSION[0]] != [_VERSION]:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
-        accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
-        return WebSocket(head, subprotocol, self), accepted
+        agreed = deflate.agree(headers) if self._deflates else ""
+        accepted = _ACCEPTED.format(accept_key(key), subprotocol, agreed and _EXTENSION.format(agreed)).encode()
+        return (DeflatedWebSocket if agreed else WebSocket)(head, subprotocol, self), accepted
 
     def add(self, socket: WebSocket, now: float) -> None:
         """Add a WebSocket that has replaced its HTTP connection."""

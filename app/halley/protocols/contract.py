@@ -57,6 +57,7 @@ class Link(Protocol):
     """One connection, as its engine sees it. Its methods are called on the event loop and never block.
 
     Links of the same `kind` use the same framing: the results of `text` and `binary` may be written to all of them.
+    What is before a plus in it is the transport, as clients know it (`websocket+deflate`).
     """
 
     kind: str

@@ -69,6 +69,14 @@ class Settings:
     short_way: bool = knob(
         default=True, why="serves frequent requests without ASGI, at a quarter of the cost; off: the same, but slower"
     )
+    gzip_bodies: bool = knob(
+        default=False,
+        why="takes request bodies that are compressed by gzip, inflated up to limits.body_bytes; off: they get 415",
+    )
+    permessage_deflate: bool = knob(
+        default=False,
+        why="compresses the messages of WebSockets whose clients offer it (RFC 7692); for slow networks: it costs CPU",
+    )
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how often deadlines are checked; each check costs very little")
     bayeux: Bayeux = field(default_factory=Bayeux)
     wamp: Wamp = field(default_factory=Wamp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -16,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from orjson import JSONDecodeError
 from orjson import loads as loads_quickly
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, is_usual, loads
 from halley.settings import Limits
@@ -64,6 +65,32 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
         chunks.append(chunk)
         if not event.get("more_body", False):
             return b"".join(chunks)
+
+
+def inflated(receive: Receive, most_bytes: int) -> Receive:
+    """Return what receives a body that gzip has compressed as it was before, up to one byte beyond `most_bytes`.
+
+    It raises `Rejection` (400) for what gzip has not written, or not all of.
+    """
+    inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    left_bytes = most_bytes + 1
+
+    async def receive_inflated() -> Message:
+        nonlocal left_bytes
+        event = await receive()
+        if event["type"] != "http.request" or not left_bytes:
+            return event
+        try:
+            body = inflater.decompress(event.get("body", b""), left_bytes)
+        except zlib.error:
+            raise Rejection(400, "body is not gzip", closes=True) from None
+        left_bytes -= len(body)
+        is_whole = inflater.eof and not inflater.unused_data
+        if left_bytes and not (is_whole or event.get("more_body", False)):
+            raise Rejection(400, "body is not gzip", closes=True)
+        return {**event, "body": body}
+
+    return receive_inflated
 
 
 async def disconnected(receive: Receive) -> None:

@@ -58,8 +58,9 @@ class Guard:
         self._accepts_nameless = accepts_nameless
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
-        self._body_bytes = settings.limits.body_bytes
-        self._length_digits = len(str(self._body_bytes))  # what has fewer is within the limit
+        self.takes_gzip = settings.gzip_bodies
+        self.body_bytes = settings.limits.body_bytes
+        self._length_digits = len(str(self.body_bytes))  # what has fewer is within the limit
         self._query_bytes = settings.limits.query_bytes
         self._serves_hidden_pages = settings.bayeux.callback_polling_without_referer
         self.serves = lru_cache(_REMEMBERED)(self._is_our_host)
@@ -120,7 +121,7 @@ class Guard:
             raise Rejection(415, "content encoding not supported", closes=True, headers=cors)
         if not length.isdigit():
             raise Rejection(400, "bad Content-Length", closes=True, headers=cors)
-        if len(length) >= self._length_digits and (len(length) > 18 or int(length) > self._body_bytes):
+        if len(length) >= self._length_digits and (len(length) > 18 or int(length) > self.body_bytes):
             raise Rejection(413, "request body too large", closes=True, headers=cors, limit="body_bytes")
         if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
             text = "this path does not accept WebSockets; use long-polling"

@@ -6,6 +6,7 @@ only then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -22,6 +23,7 @@ RETRY_AFTER: Header = (b"retry-after", b"5")
 UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """The headers of every response that is of the moment, or is for one client: of all but the pages' files."""
 
+_WEIGHT = re.compile(r";\s*q=([0-9.]{1,5})")
 _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
@@ -90,6 +92,19 @@ class Head:
         for name, value in parse_qsl(text, keep_blank_values=True)[:_PARAMETERS_LOOKED_AT]:
             found.setdefault(name, value)
         return found
+
+
+def weights(value: str) -> dict[str, float]:
+    """What a header such as Accept lists, in lower case, with the weight of each (RFC 9110, 12.4.2), 1 by default."""
+    found: dict[str, float] = {}
+    for entry in value.lower().split(","):
+        name, _, _ = entry.partition(";")
+        weight = _WEIGHT.search(entry)
+        try:
+            found[name.strip()] = 1.0 if weight is None else float(weight[1])
+        except ValueError:
+            found[name.strip()] = 0.0
+    return found
 
 
 def route_path(scope: Scope) -> str:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley import telemetry
 from halley.transports.asgi import host_connection, respond
-from halley.transports.bodies import Disconnected
+from halley.transports.bodies import Disconnected, inflated
 from halley.transports.guard import TEXT_HEADERS, Guard, Rejection
 from halley.transports.head import CLOSE, Head, Header
 
@@ -40,6 +40,9 @@ class GuardMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and serve one request (ASGI)."""
         head = Head.of(scope)
+        if self._guard.takes_gzip and head.fields.get(b"content-encoding", b"").strip().lower() == b"gzip":
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != b"content-encoding"]}
+            head, receive = Head.of(scope), inflated(receive, self._guard.body_bytes)
         cors: tuple[Header, ...] = ()
         try:
             cors = self._guard.check(head, self._methods)

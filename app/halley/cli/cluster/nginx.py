@@ -122,6 +122,7 @@ server {{
     proxy_read_timeout {max(60.0, settings.bayeux.hold_s + 35):g}s;           # above the time for which a poll is held
     proxy_send_timeout 10s;
     proxy_buffering off;                  # responses are passed on immediately; unread ones wait in Halley
+    gzip off;                             # Halley does, but for answers with secrets (BREACH)
 
     location / {{
         error_page 418 = @jsonp;

@@ -100,7 +100,8 @@ class Handshake:
         session.authid = found.details.authid
         session.announces_passthru = _announces(details, "publisher", "payload_passthru_mode")
         session.announces_revocation = _announces(details, "subscriber", "subscription_revocation")
-        session.transport = {"type": engine.format.kind, "protocol": engine.format.subprotocol}
+        kind, _, _ = engine.format.kind.partition("+")  # what is behind it is of the framing
+        session.transport = {"type": kind, "protocol": engine.format.subprotocol}
         session.address = engine.context.address
         session.user_agent = engine.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
         session.account = broker.account_of(session.address)

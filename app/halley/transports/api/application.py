@@ -27,6 +27,7 @@ from halley.transports.api.identity import IdentityMiddleware, caller_of
 from halley.transports.api.log import LogApi
 from halley.transports.api.parameters import check_no_parameters
 from halley.transports.api.responses import Content
+from halley.transports.compression import CompressionMiddleware
 from halley.transports.guard import Guard
 from halley.transports.middleware import GuardMiddleware, Note
 
@@ -58,8 +59,17 @@ class Apis:
         self.archive = archive
         self._node = settings.cluster.node if settings.cluster.urls else None
 
-        def route(path: str, methods: tuple[str, ...], handler: Handler, *, reads_archive: bool = True) -> Route:
+        def route(
+            path: str,
+            methods: tuple[str, ...],
+            handler: Handler,
+            *,
+            reads_archive: bool = True,
+            compresses: bool = False,
+        ) -> Route:
             app: ASGIApp = IdentityMiddleware(request_response(handler), rights, identities)
+            if compresses:
+                app = CompressionMiddleware(app)
             if reads_archive:
                 app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
             made = Route(path, GuardMiddleware(app, guard, note, *methods))
@@ -71,9 +81,9 @@ class Apis:
         self.router = Router(
             [
                 route("/rights", _READ, self.rights, reads_archive=False),
-                route("/history", _READ, history.page),
-                route("/history/{channel:path}", _READ, history.page),
-                route("/log", _READ, log.rows),
+                route("/history", _READ, history.page, compresses=True),
+                route("/history/{channel:path}", _READ, history.page, compresses=True),
+                route("/log", _READ, log.rows, compresses=True),
                 route("/log/head", _READ, log.head),
                 route("/log/purge", ("POST",), log.purge),
                 route("/log/consumers/{name:path}", ("POST", "DELETE"), log.consumer),

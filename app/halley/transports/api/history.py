@@ -31,7 +31,7 @@ from halley.transports.api.identity import caller_of
 from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
 from halley.transports.api.responses import Content, base_url
 from halley.transports.guard import Rejection
-from halley.transports.head import RETRY_AFTER, Header
+from halley.transports.head import RETRY_AFTER, Header, weights
 from halley.transports.middleware import head_in
 from halley.transports.waits import outcome_of
 
@@ -39,7 +39,6 @@ UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 BUSY = "reading the history took too long; try again later"
 DENIED = "the server's policy does not allow reading this history"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
-_QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
 _CURSOR = re.compile(r"(after|before)-([0-9]{1,19})", re.ASCII)
 _PLAIN_IN_PATHS = "/*!~()$@"
 
@@ -262,17 +261,10 @@ def _headers(page: Page, links: Links) -> list[Header]:
 
 
 def _wants_lines(accept: str) -> bool:
-    """Whether an Accept header names JSON lines, with a quality that is not below that of JSON."""
-    qualities = {}
-    for entry in accept.lower().split(","):
-        name, _, _ = entry.partition(";")
-        quality = _QUALITY.search(entry)
-        try:
-            qualities[name.strip()] = 1.0 if quality is None else float(quality[1])
-        except ValueError:
-            qualities[name.strip()] = 0.0
-    lines = qualities.get(_LINES.decode(), 0.0)
-    return lines > 0 and lines >= qualities.get(_JSON.decode(), 0.0)
+    """Whether an Accept header names JSON lines, with a weight that is not below that of JSON."""
+    wanted = weights(accept)
+    lines = wanted.get(_LINES.decode(), 0.0)
+    return lines > 0 and lines >= wanted.get(_JSON.decode(), 0.0)
 
 
 def _flag(given: dict[str, str], name: str) -> bool:
