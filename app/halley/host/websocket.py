@@ -43,7 +43,7 @@ from halley.host.frames import (
 )
 from halley.host.kernel import limit_unsent, set_keepalive, unread_bytes
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, ServerContext
-from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
+from halley.protocols.contract import ABNORMAL, GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from halley.transports.addresses import Proxies
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
@@ -114,10 +114,11 @@ class WebSocket:
         head, self._head = self._head, None
         assert head is not None
         self._transport = transport
-        self._engine = self._sockets.route.protocol.connect(self, head, self._received_at)
+        self._engine = self._sockets.route.connect(self, head, self._received_at)
         self._sockets.add(self, self._received_at)
         transport.set_protocol(cast(Any, self))
-        limit_unsent(transport.get_extra_info("socket"), 0)  # reports of what is written are for HTTP
+        if not self._sockets.route.service.reports_left:
+            limit_unsent(transport.get_extra_info("socket"), 0)
         transport.write(accepted)
         if self._pings is None:
             set_keepalive(transport)
@@ -147,6 +148,8 @@ class WebSocket:
             return
         if isinstance(outcome, list):
             self._transport.write(outcome[0] if len(outcome) == 1 else b"".join(outcome))
+        elif outcome.code == ABNORMAL:
+            self.cut(outcome.reason)
         else:
             self._end(outcome.code, outcome.reason, outcome.frames)
 
@@ -217,7 +220,7 @@ class WebSocket:
             self._pinged_since = 0.0
         if self._pinged_since:
             if now - self._pinged_since >= pings.pong_s:
-                self._fail(INTERNAL_ERROR, "no reply to a ping", "pong_s")
+                self._fail(pings.lost_code, "no reply to a ping", "pong_s")
         elif now - self._received_at >= pings.ping_s:
             self._pinged_since = now
             self._transport.write(frame(PING, b""))
@@ -314,7 +317,7 @@ class WebSocket:
         self._parts += data
         self._fragments += 1
         if self._fragments > self._shared.limits.fragments:
-            self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
+            self._fail(TOO_BIG, "too many fragments", "fragments")
         elif is_final:
             whole, self._parts, self._fragments = bytes(self._parts), bytearray(), 0
             self._accept_message(self._opcode, whole, now)
@@ -334,6 +337,8 @@ class WebSocket:
             return
         if limit:
             self._shared.hits[limit] += 1
+        if code != INTERNAL_ERROR:
+            self._flush()
         self._end(code, reason)
         self._report_lost()
 
@@ -347,6 +352,7 @@ class WebSocket:
     def _refuse(self, wrong: BadFrame) -> None:
         """End the connection of a peer that violates the framing, with a close frame unless one was sent before."""
         if not self._has_ended:
+            self._flush()
             self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
                 self._shared.hits["message_bytes"] += 1
@@ -368,6 +374,12 @@ class WebSocket:
                 self._transport.write_eof()
             except OSError:  # the peer may have reset the connection
                 self._transport.abort()
+
+    def _flush(self) -> None:
+        """Write now what the engine has to say to the messages before the one that ends the connection."""
+        if self._engine is not None:
+            for link, output in self._engine.flush(monotonic()):
+                link.write(output)
 
     def _report_lost(self) -> None:
         if self._engine is not None:
@@ -421,10 +433,8 @@ def _is_utf8(data: bytes) -> bool:
 
 
 _ACCEPTED = (
-    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n{}\r\n"
+    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: {}\r\n"
 )
-_EXTENSION = "sec-websocket-extensions: {}\r\n"
 _VERSION: Final = (b"sec-websocket-version", b"13")
 _UPGRADE: Final = (b"upgrade", b"websocket")
 _KEY_BYTES: Final = 16
@@ -477,8 +487,10 @@ class WebSockets:
         if [header for header in headers if header[0] == _VERSION[0]] != [_VERSION]:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
         agreed = deflate.agree(headers) if self._deflates else ""
-        accepted = _ACCEPTED.format(accept_key(key), subprotocol, agreed and _EXTENSION.format(agreed)).encode()
-        return (DeflatedWebSocket if agreed else WebSocket)(head, subprotocol, self), accepted
+        chosen = ((b"sec-websocket-protocol", subprotocol.encode()), (b"sec-websocket-extensions", agreed.encode()))
+        more = [header for header in (*chosen, *self.route.headers(head)) if header[1]]
+        accepted = _ACCEPTED.format(accept_key(key)).encode() + b"".join(b"%b: %b\r\n" % header for header in more)
+        return (DeflatedWebSocket if agreed else WebSocket)(head, subprotocol, self), accepted + b"\r\n"
 
     def add(self, socket: WebSocket, now: float) -> None:
         """Add a WebSocket that has replaced its HTTP connection."""
