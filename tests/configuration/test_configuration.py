@@ -369,6 +369,23 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
             'nt4.bridge_in: expected names that begin with "/", as those of all shared topics, found ""',
         ),
         ("bayeux.superseded_status = 301", "bayeux.superseded_status: expected 200, or 400 to 599, found 301"),
+        (
+            'bayeux.forwarded_ext = ["replay_gap"]',
+            "bayeux.forwarded_ext: replay_gap is between a client and the server; subscribers cannot get it",
+        ),
+        (
+            'bayeux.forwarded_ext = ["authentication"]',
+            "bayeux.forwarded_ext: authentication is between a client and the server; subscribers cannot get it",
+        ),
+        ('bayeux.forwarded_ext = ["a", "a"]', "bayeux.forwarded_ext: a is named twice"),
+        (
+            'bayeux.forwarded_ext = ["a b"]',
+            'bayeux.forwarded_ext: expected up to 64 letters, digits and _.-, found "a b"',
+        ),
+        (
+            f"bayeux.forwarded_ext = {[f'n{number}' for number in range(17)]}",
+            "bayeux.forwarded_ext: expected at most 16 fields",
+        ),
         # cookies that browsers would throw away
         (
             'cookie = {secure = "off", same_site = "None"}',

@@ -159,7 +159,13 @@ class Event:
     @property
     def nbytes(self) -> int:
         """About the event's size in memory, in bytes: payload, encoded frames and Python's objects."""
-        return 2 * len(self.payload) + _OBJECTS_BYTES
+        nbytes = 2 * len(self.payload) + _OBJECTS_BYTES
+        return nbytes if self.details is None else nbytes + 2 * len(self.details)
+
+    @property
+    def ext(self) -> str | None:
+        """What Bayeux's subscribers get of its publisher's `ext`, as the text of a JSON object; None if nothing."""
+        return self.details if self.protocol == "bayeux" else None
 
     def __repr__(self) -> str:
         return f"<Event {self.position or self.publication} on {self.topic}>"

@@ -5,6 +5,12 @@ from typing import Literal
 
 from halley.settings.knob import knob
 
+FORWARDED_FIELDS = 16
+"""The most fields of `ext` that are forwarded; each has up to 1 KiB, and a node of a cluster takes 64 KiB of them."""
+
+KEPT_FIELDS = ("ack", "after", "audience", "authentication", "idempotency_key", "latest", "lazy", "nt4", "position")
+"""What in `ext` is for the server alone, or its own in an event; so is all that begins with `replay`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bayeux:
@@ -90,6 +96,14 @@ class Bayeux:
         low=200,
         high=599,
         why="of a held connect that a newer one replaces; 200: with a reply; 400 to 599: without, as CometD",
+    )
+    forwarded_ext: tuple[str, ...] = knob(
+        ["binary"],
+        why="the fields of a publish's ext that its subscribers get, and that are recorded; binary is CometD's",
+    )
+    bytes: Literal["text", "z85"] = knob(
+        "text",
+        why="bytes of other protocols in data; text: a zero character and base64, as in WAMP; z85: as CometD's clients",
     )
     timestamp: bool = knob(default=False, why="the timestamp extension; it costs an encoding for each receiver")
     replay_in_data: bool = knob(

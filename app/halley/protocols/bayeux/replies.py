@@ -42,12 +42,19 @@ _POSITION_BYTES = len('"":9007199254740991,')
 
 
 def count_fitting(
-    session: BayeuxSession, events: Sequence[Event], left_bytes: float, *, is_script: bool, has_timestamps: bool
+    session: BayeuxSession,
+    events: Sequence[Event],
+    left_bytes: float,
+    *,
+    is_script: bool,
+    has_timestamps: bool,
+    in_z85: bool,
 ) -> int:
     """The number of the first of these events that fit into `left_bytes` of an answer, after all unacknowledged ones.
 
     Without unacknowledged events it is at least one. If `is_script`, they are written with JSONP's escapes. What a
-    program's extensions add to events is not known before they are written, and does not count.
+    program's extensions add to events is not known before they are written, and does not count. `in_z85` is as in
+    `event_frame`.
     """
     frame = _frame_for(session)
     around_bytes = len(",") + (_TIMESTAMP_BYTES if has_timestamps else 0)
@@ -57,7 +64,7 @@ def count_fitting(
             left_bytes -= len(to_subscription(pattern)) + _POSITION_BYTES
     sent_again = [] if session.acks is None else list(session.acks)
     for number, event in enumerate((*sent_again, *events)):
-        text = frame(event)
+        text = frame(event, in_z85)
         left_bytes -= (escaped_bytes(text) if is_script else len(text)) + around_bytes
         if left_bytes < 0 and number >= (len(sent_again) or 1):
             return number - len(sent_again)
@@ -143,6 +150,7 @@ class Replies:
         self._options = options
         self._hooks = hooks
         self._extensions, self._has_timestamps = hooks.extensions, options.timestamp  # here they are found faster
+        self._in_z85 = options.bytes == "z85"
 
     def make(
         self,
@@ -172,10 +180,11 @@ class Replies:
     ) -> Reply:
         """Make a reply of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
         if session is not None and session.replay is not None:
-            parts += map(_frame_for(session), unencoded)
+            frame = _frame_for(session)
+            parts += [frame(event, self._in_z85) for event in unencoded]
         else:
             for event in unencoded:
-                parts.append(event.frames.get("bayeux") or event_frame(event))
+                parts.append(event.frames.get("bayeux") or event_frame(event, self._in_z85))
         reply = Reply(parts, session, events, connection)
         if self.advisor.is_draining:
             reply.is_last = True
@@ -206,10 +215,10 @@ class Replies:
         self, session: BayeuxSession | None, messages: Sequence[ReplyMessage], events: Sequence[Event], now: float
     ) -> list[bytes]:
         """The JSON texts of messages and then events, as the extensions pass them on, or with timestamps."""
-        frame = _frame_for(session)
+        frame, in_z85 = _frame_for(session), self._in_z85
         objects = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
         replies = [self._passed_on(session, message, now, is_event=False) for message in objects]
-        added = [self._passed_on(session, decode_data(frame(event)), now, is_event=True) for event in events]
+        added = [self._passed_on(session, decode_data(frame(event, in_z85)), now, is_event=True) for event in events]
         return [part for part in (*replies, *added) if part is not None]
 
     def _passed_on(
@@ -232,7 +241,7 @@ class Replies:
             return unchanged
 
 
-def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
+def _frame_for(session: BayeuxSession | None) -> Callable[[Event, bool], bytes]:
     """The encoding of events for a session; None for a reply without one."""
     has_positions = session is not None and session.replay is not None and session.replay.in_data
     return replay_frame if has_positions else event_frame

@@ -428,8 +428,11 @@ class Sessions:
     ) -> list[Event]:
         """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
         if len(events) > 1 or (events and session.acks):
-            left_bytes, stamped = self.options.answer_bytes - spent_bytes, self.options.timestamp
-            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
+            options = self.options
+            left_bytes, stamped, in_z85 = options.answer_bytes - spent_bytes, options.timestamp, options.bytes == "z85"
+            count = count_fitting(
+                session, events, left_bytes, is_script=is_script, has_timestamps=stamped, in_z85=in_z85
+            )
             if count < len(events):
                 self.broker.give_back(session, events[count:])
                 del events[count:]
