@@ -539,7 +539,7 @@ def test_settings_have_types_that_can_be_checked():
     """Files, variables and check-config can read and show every type."""
     tables = [kind for kind in vars(declarations).values() if isinstance(kind, type) and is_dataclass(kind)]
     annotations = {str(field.type) for table in tables for field in fields(table) if not is_dataclass(field.type)}
-    entries = {"access": ("Access", "Token"), "history": ("Record", "Lift"), "protocols": ("Realm", "User")}
+    entries = {"access": ("Access", "Token"), "history": ("Record", "Lift"), "protocols": ("Lazy", "Realm", "User")}
     lists = {f"tuple[halley.settings.{file}.{name}, ...]" for file, names in entries.items() for name in names}
     plain = {annotation for annotation in annotations if not annotation.startswith("typing.Literal[")}
     scalars = {"<class 'bool'>", "<class 'int'>", "<class 'float'>", "<class 'str'>", "datetime.datetime | None"}

@@ -29,10 +29,10 @@ from support.memory_log import MemoryLog
 from support.messages import JSON, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from halley.broker.policy import Proof, Rights
-    from halley.settings import Verb
+    from halley.settings import Lazy, Verb
 
 START_S = 1_000.0
 """The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""
@@ -85,6 +85,7 @@ class House:
         rights: Rights | None = None,
         authenticate: Callable[[str, float], Proof] | None = None,
         history: JSON | None = None,
+        lazy: Sequence[Lazy] = (),
         **options: Any,
     ) -> None:
         self.now = START_S
@@ -105,6 +106,7 @@ class House:
             self.rights,
             self.hooks,
             identities=self.identities,
+            lazy=lazy,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
         if history is not None:

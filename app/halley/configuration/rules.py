@@ -97,6 +97,7 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _origins("cors.origins", settings.cors.origins)
     yield from _limits(settings.limits)
     yield from _access(settings)
+    yield from _lazy(settings)
     yield from _record(settings)
     yield from _lift(settings)
     yield from _pipeline(settings)
@@ -303,6 +304,12 @@ def _access(settings: Settings) -> Broken:
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {as_toml(rule.role)}"
         yield from _access_pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
         yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
+
+
+def _lazy(settings: Settings) -> Broken:
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    for number, rule in enumerate(settings.lazy):
+        yield from _pattern(entry_key("lazy", number, "pattern"), rule.pattern, bounds)
 
 
 def _record(settings: Settings) -> Broken:

@@ -105,6 +105,18 @@ class Bayeux:
         "text",
         why="bytes of other protocols in data; text: a zero character and base64, as in WAMP; z85: as CometD's clients",
     )
+    lazy_s: float = knob(
+        5.0,
+        unit="s",
+        low=0,
+        zero="ext.lazy of a publish has no effect",
+        why="how long lazy events may wait for others, to need fewer replies; CometD's default",
+    )
+    activity: Literal["off", "client", "client_server"] = knob(
+        "off",
+        why="ends sessions whose clients only connect: client: that send nothing else; client_server: nor get events",
+    )
+    activity_s: float = knob(600.0, unit="s", low=0.1, why="after which such a session's next connect ends it")
     timestamp: bool = knob(default=False, why="the timestamp extension; it costs an encoding for each receiver")
     replay_in_data: bool = knob(
         default=True,
@@ -112,6 +124,21 @@ class Bayeux:
     )
     policy_s: float = knob(
         10.0, unit="s", low=0.01, why="a policy that has not returned by then denies; a service then sends no reply"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """One rule of lazy events, a table [[lazy]]. The first rule whose pattern matches an event's channel decides."""
+
+    pattern: str = knob(MISSING, why="a channel, without those below it, or a pattern such as /chat/*, /chat/** or /**")
+    lazy_s: float = knob(
+        -1.0,
+        unit="s",
+        low=-1,
+        zero="not lazy",
+        minus_one="bayeux.lazy_s",
+        why="how long events may wait for others; a poll's end takes them along too",
     )
 
 

@@ -1,4 +1,4 @@
-"""Bytes in Bayeux: passed on unread, or, by a setting, the bytes of all protocols in CometD's form."""
+"""Bytes in Bayeux: passed on unread, or, by a setting, the bytes of all protocols in CometD's form (E64)."""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ class PublishHandler:
         event = self._event(session, topic, self._data(message), visitor)
         if message.ext is not None and not is_service:
             event.details = self._details(message.ext, without="binary" if are_bytes else "")
+            event.is_lazy = message.ext.get("lazy") is True
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)

@@ -30,7 +30,7 @@ from halley.protocols.bayeux.messages import (
     reply_to,
 )
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, to_subscription
-from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, INACTIVE, BayeuxSession, Hold, Reply
 from halley.settings import Bayeux
 
 _REPLY_BYTES = 1_024
@@ -112,7 +112,7 @@ class Advisor:
         if session is None or session.closed is not None or fields.get("clientId") != session.id:
             # A client that disconnected or was dismissed during this request shall not return; an expired one shall
             # (#921).
-            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED, INACTIVE)
             return self.without_session("none" if is_over else "handshake")
         session.forget_advice()  # the reply to its next connect is to take this interval back
         return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}

@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
+from math import inf
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from halley.broker.events import Event
@@ -42,6 +43,7 @@ DISCONNECTED: Final = "disconnected"
 DISMISSED: Final = "dismissed"
 DRAINED: Final = "drained"  # the server has stopped, and starts again in the same process
 EXPIRED: Final = "expired"
+INACTIVE: Final = "inactive"
 SLOW_CONSUMER: Final = "slow_consumer"
 TOKEN_EXPIRED: Final = "token_expired"  # noqa: S105 - not a password
 """The reasons for which a session ends."""
@@ -103,6 +105,7 @@ class BayeuxSession(Session):
 
     __slots__ = (
         "acks",
+        "active_at",
         "announced_hold_s",
         "announced_interval_s",
         "attributes",
@@ -120,6 +123,8 @@ class BayeuxSession(Session):
         "max_interval_s",
         "open_batches",
         "replay",
+        "rested",
+        "rests_until",
         "spare",
         "state",
         "unsettled",
@@ -146,6 +151,9 @@ class BayeuxSession(Session):
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
         self.attributes: dict[str, Any] = {}
+        self.rested: Event | None = None  # the last event in the outbox that is known to be lazy (`lazy.py`)
+        self.rests_until = inf  # the connect is answered then at the latest, if all that waits is lazy
+        self.active_at = inf  # when its client last did something else than connect
         self.handle: object = None  # the embedding API's object for this session
 
     def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:

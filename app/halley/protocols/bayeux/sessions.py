@@ -23,6 +23,7 @@ from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
 from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, topics
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
@@ -32,6 +33,7 @@ from halley.protocols.bayeux.session import (
     DISMISSED,
     DRAINED,
     EXPIRED,
+    INACTIVE,
     ROWS,
     SLOW_CONSUMER,
     TOKEN_EXPIRED,
@@ -63,6 +65,7 @@ class Sessions:
         hooks: Hooks,
         replies: Replies,
         history: Replayer,
+        laziness: Laziness,
         new_id: Callable[[], str],
     ) -> None:
         self.broker = broker
@@ -72,6 +75,8 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
+        self._laziness = laziness
+        self._inactive_s = options.activity_s if options.activity != "off" else inf
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -112,6 +117,7 @@ class Sessions:
         if not reply.is_settled and session is not None and session.closed is None:
             session.forget_advice()  # its advice may not have arrived either
             self.history.settled(reply, is_written=False)
+            session.rested = None
             if session.acks is None:
                 events, reply.events = reply.events, []
                 session.outbox.put_back(events)
@@ -161,7 +167,10 @@ class Sessions:
         if session.held is None:
             return ()
         has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
-        if not has_events and not self._has_news(session):
+        may_rest = has_events and (session.outbox.queue[0].is_lazy or self._laziness.has_rules)
+        if (may_rest or not has_events) and not self._has_news(session, now):
+            if session.rests_until < session.deadline:
+                self.broker.touch(session, session.rests_until)
             return ()
         reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
@@ -201,7 +210,7 @@ class Sessions:
         for name in map(to_subscription, denied):
             self.hooks.notify(self.hooks.unsubscribed, session, name)
             frame = revocation_frame(name)
-            self._send_to(session, Event("meta/unsubscribe", frame), frame, now)
+            self.deliver_event(session, Event("meta/unsubscribe", frame), frame, now)
         return len(denied)
 
     # Sessions
@@ -241,10 +250,12 @@ class Sessions:
         """Admit a session, and notify the hooks. Raises `AtCapacity`."""
         self.broker.open(session, now + session.max_interval_s, now)
         session.reads_until = now + GRACE_S
+        session.active_at = now
         self.hooks.notify(self.hooks.session_opened, session)
 
     def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
+        session.active_at = now
         deadline = now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
             self.broker.touch(session, deadline)
@@ -258,7 +269,7 @@ class Sessions:
         """
         event = Event(self.to_topic(channel), encode_data(data))
         answer = {"channel": channel, "id": message_id, "data": data}
-        return self._send_to(session, event, None if message_id is None else encode(answer), now)
+        return self.deliver_event(session, event, None if message_id is None else encode(answer), now)
 
     def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
         """End a session at the request of its client, or else of this program."""
@@ -279,7 +290,8 @@ class Sessions:
         """Answer a session's held connect because the server is draining."""
         self._apply(session, "drain", now)
 
-    def _send_to(self, session: BayeuxSession, event: Event, frame: bytes | None, now: float) -> bool:
+    def deliver_event(self, session: BayeuxSession, event: Event, frame: bytes | None, now: float) -> bool:
+        """Send an event, which is not published, to one session as `deliver` does; `frame` is its message, if given."""
         event.time_us = int(self.wall_s(now) * 1_000_000)
         if frame is not None:
             event.frames["bayeux"] = frame
@@ -327,19 +339,23 @@ class Sessions:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
         session = hold.session
+        session.rested, session.rests_until = None, inf
         if session.held is not None:
             self._apply(session, "replaced", now)
         half_written = session.unsettled
         if half_written is not None and half_written.answers_connect:
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
+        waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
         most = self._most_holds
         if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
-        self._transition(session, "poll" if waits else "connect", now, hold)
+        is_inactive = now - session.active_at > self._inactive_s and session.state == "idle"
+        self._transition(session, "poll" if waits or is_inactive else "connect", now, hold)
+        if is_inactive:  # it is answered at the end of this turn
+            self._apply(session, "leave", now, INACTIVE)
         return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
@@ -378,6 +394,8 @@ class Sessions:
             ext = self._connect_ext(hold, now, with_events=carries_events)
             if ext:
                 more["ext"] = ext
+        if events and self.options.activity == "client_server":
+            session.active_at = now
         session.reads_until = now + interval_s + GRACE_S
         self.broker.touch(session, now + interval_s + session.max_interval_s)
         return more, events
@@ -450,12 +468,13 @@ class Sessions:
         """The wall clock, in milliseconds."""
         return int(self.wall_s(now) * 1000)
 
-    def _has_news(self, session: BayeuxSession) -> bool:
+    def _has_news(self, session: BayeuxSession, now: float) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
         if session.open_batches:
             return False
         outbox = session.outbox
-        if (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
+        has_events = outbox.conflated is not None or (outbox.queue and not self._laziness.rests(session, now))
+        if has_events and session.unsettled is None:
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
@@ -521,7 +540,7 @@ class Sessions:
             session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
-            return self._dismissal(held, now, is_by_server=reason == DISMISSED)
+            return self._dismissal(held, now, is_by_server=reason != DISCONNECTED)
         elif action == "refuse":
             message = _begin_reply(held, successful=False)
             message["error"] = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
@@ -537,7 +556,7 @@ class Sessions:
         hold.browser = browser = session.browser
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
-        self.broker.touch(session, now + hold.wait_s)
+        self.broker.touch(session, min(now + hold.wait_s, session.rests_until))
         if self._suspended:
             self.hooks.notify(self._suspended, session)
 
