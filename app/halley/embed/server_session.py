@@ -139,10 +139,10 @@ class ServerSession:
         Raises `ValueError` if `channel` is not a channel, `TypeError` if `data` is not JSON.
         """
         pattern_of(channel, self._engine)
-        sessions = self._engine.sessions
+        sessions, now = self._engine.sessions, monotonic()
         event = Event(sessions.to_topic(channel), encode_data(data))
-        event.is_lazy = lazy
-        return sessions.deliver_event(self._session, event, None, monotonic())
+        event.is_lazy, event.time_us = lazy, int(sessions.wall_s(now) * 1_000_000)
+        return self._engine.broker.deliver(self._session, event, now)
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""

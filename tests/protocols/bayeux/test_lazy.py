@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.bayeux import WALL_S, House
+from support.bayeux import START_S, WALL_S, House
 from support.messages import publish
 
 from halley.broker.events import Event
@@ -173,8 +173,8 @@ def test_what_a_program_sends_to_one_session_is_lazy_only_if_it_says_so():
     peer, connect = listening(house)
     session = ServerSession(peer.session, house.engine)
     event = Event("a", b"1")
-    event.is_lazy = True
-    house.engine.sessions.deliver_event(peer.session, event, None, house.now)
+    event.is_lazy, event.time_us = True, int((house.now + WALL_S - START_S) * 1_000_000)
+    house.broker.deliver(peer.session, event, house.now)
     house.turn()
     house.pass_time(1.99)
     assert connect.is_held

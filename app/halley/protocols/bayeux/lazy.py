@@ -37,8 +37,9 @@ class Laziness:
     def rests(self, session: BayeuxSession, now: float) -> bool:
         """Whether all that is in a session's queue, which is not empty, is lazy and may wait for longer.
 
-        That is until `session.rests_until`. Each event is looked at once: those up to `session.rested` were lazy then.
-        The time runs from an event's publication, so that it goes on while no connect is held.
+        That is until `session.rests_until`, which is when a held connect is to be answered. Each event is looked at
+        once: those up to `session.rested` were lazy then. The time runs from an event's publication, so that it goes on
+        while no connect is held.
         """
         queue = session.outbox.queue
         if session.rested is None:
@@ -53,7 +54,11 @@ class Laziness:
             published_at = event.time_us / 1_000_000 - self._broker.clock_offset_s
             session.rests_until = min(session.rests_until, published_at + wait_s, now + wait_s)  # clocks may be ahead
         session.rested = queue[-1]
-        return session.rests_until > now
+        if session.rests_until <= now:
+            return False
+        if session.held is not None and session.rests_until < session.deadline:
+            self._broker.touch(session, session.rests_until)
+        return True
 
     def _wait_s(self, event: Event) -> float:
         """The seconds that an event may wait; 0 if it is not lazy."""
