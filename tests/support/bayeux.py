@@ -86,6 +86,7 @@ class House:
         authenticate: Callable[[str, float], Proof] | None = None,
         history: JSON | None = None,
         lazy: Sequence[Lazy] = (),
+        connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         **options: Any,
     ) -> None:
         self.now = START_S
@@ -107,6 +108,7 @@ class House:
             self.hooks,
             identities=self.identities,
             lazy=lazy,
+            connection_types=connection_types,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
         if history is not None:

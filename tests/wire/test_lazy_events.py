@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest_asyncio
-import websockets
-from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.bayeux_sockets import BayeuxWire
+from support.messages import connect, publish
 from support.server import brisk, serving
 from support.wire import DEADLINE_S
 
@@ -33,30 +31,15 @@ async def test_a_held_poll_is_answered_when_their_time_is_over(served):
 
 async def test_a_websocket_gets_them_when_their_time_is_over_or_with_others(served):
     """What is not lazy takes along what came before it; so does the reply to a message."""
-    url = served.bayeux.replace("http", "ws", 1)
-    async with websockets.connect(url) as socket:
-
-        async def receive():
-            return json.loads(await socket.recv())
-
-        await socket.send(json.dumps([{**HANDSHAKE, "supportedConnectionTypes": ["websocket"]}]))
-        ((welcome),) = await receive()
-        client_id = welcome["clientId"]
-        held = {**connect(client_id), "connectionType": "websocket"}
-        await socket.send(json.dumps([held]))
-        await receive()
-        await socket.send(json.dumps([subscribe(client_id, "/lazy", "/now")]))
-        await receive()
-        await socket.send(json.dumps([held]))
-        other = await served.wire()
-        await other.post(publish("/lazy", 1), publish("/lazy", 2), publish("/now", 3))
-        heard = []
-        while len(heard) < 3:
-            heard += await receive()
-        assert [each["data"] for each in heard] == [1, 2, 3]
-        await other.post(publish("/lazy", 4))
-        assert [each["data"] for each in await receive() if "data" in each] == [4]
-        await socket.send(json.dumps([held]))
-        await socket.send(json.dumps([publish("/lazy", 5, clientId=client_id, id="p")]))
-        event, reply = await receive()
-        assert (event["data"], reply["id"]) == (5, "p")
+    socket = await BayeuxWire.join(served, "/lazy", "/now")
+    await socket.hold()
+    other = await served.wire()
+    await other.post(publish("/lazy", 1), publish("/lazy", 2), publish("/now", 3))
+    heard = []
+    while len(heard) < 3:
+        heard += await socket.hear()
+    assert [each["data"] for each in heard] == [1, 2, 3]
+    await other.post(publish("/lazy", 4))
+    assert [each["data"] for each in await socket.hear() if "data" in each] == [4]
+    event, reply = await socket.ask(publish("/lazy", 5, clientId=socket.client_id, id="p"))
+    assert (event["data"], reply["id"]) == (5, "p")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.bayeux import House
-from support.messages import publish
+from support.bayeux_sockets import SOCKET_HANDSHAKE, SocketPeer, socket_connect
+from support.messages import publish, subscribe
+
+from halley.protocols.bayeux.socket import Sockets
 
 SETTINGS = {"activity_s": 60, "hold_s": 10}
 CLIENT, BOTH = {"activity": "client", **SETTINGS}, {"activity": "client_server", **SETTINGS}
@@ -117,3 +120,22 @@ def test_the_reason_is_told_to_the_program():
     house.hooks.session_closed.append(lambda _, reason: reasons.append(reason))
     only_connect(house, house.join(), 80)
     assert reasons == ["inactive"]
+
+
+@pytest.mark.parametrize(("options", "is_known"), [(CLIENT, False), (BOTH, True)])
+def test_events_that_a_websocket_brings_count_alike(options, is_known):
+    """They come without a reply to a connect."""
+    house = House(connection_types=("long-polling", "websocket"), **options)
+    peer = SocketPeer(house, Sockets(house.engine, lambda *_: None), ())
+    peer.say(SOCKET_HANDSHAKE)
+    peer.client_id = peer.take()[0]["clientId"]
+    peer.say(socket_connect(peer.client_id, id="first"))
+    peer.say(subscribe(peer.client_id, "/a"))
+    for _ in range(12):
+        peer.say(socket_connect(peer.client_id, id="held"))
+        house.pass_time(5)
+        house.publish("/a", 1)
+        house.pass_time(5)
+    assert (house.session(peer.client_id) is not None) is is_known
+    if not is_known:
+        assert {"channel": "/meta/disconnect", "successful": True} in peer.take()

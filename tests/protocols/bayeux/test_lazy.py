@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 from support.bayeux import START_S, WALL_S, House
-from support.messages import publish
+from support.bayeux_sockets import SOCKET_HANDSHAKE, SocketPeer, socket_connect
+from support.messages import publish, subscribe
 
 from halley.broker.events import Event
 from halley.embed.server_session import ServerSession
 from halley.protocols.bayeux.outcomes import Transport
+from halley.protocols.bayeux.socket import Sockets
 from halley.settings import Lazy
 
+SOCKETS = ("long-polling", "websocket")
 LAZY = {"ext": {"lazy": True}}
 
 
@@ -235,6 +238,45 @@ def test_their_wait_is_not_a_delay():
     house.pass_time(2.01)
     assert connect.events == [("/a", 1)]
     assert house.broker.flows["bayeux"].delays.total_us == 0
+
+
+def socket_peer(house, *channels):
+    """Return a peer with a WebSocket, which is subscribed and has connected once."""
+    peer = SocketPeer(house, Sockets(house.engine, lambda *_: None), ())
+    peer.say(SOCKET_HANDSHAKE)
+    (welcome,) = peer.take()
+    peer.client_id = welcome["clientId"]
+    peer.say(socket_connect(peer.client_id, id="first"))
+    peer.say(subscribe(peer.client_id, *channels))
+    peer.take()
+    return peer
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_by_a_websocket_they_wait_for_the_same(is_held):
+    """Events that are not lazy and replies take them along; else they leave in time. The connect stays held."""
+    house = House(connection_types=SOCKETS, lazy=(Lazy("/a", 3),))
+    peer = socket_peer(house, "/a", "/b")
+    if is_held:
+        peer.say(socket_connect(peer.client_id, id="held"))
+    house.publish("/a", 1)
+    house.pass_time(1)
+    assert peer.take() == []
+    house.publish("/b", 2)
+    assert [each["data"] for each in peer.take()] == [1, 2]
+    house.publish("/a", 3)
+    peer.say(publish("/b", 4, clientId=peer.client_id, id="p"))
+    assert [each.get("data", each.get("id")) for each in peer.take()] == [3, 4, "p"]
+    house.publish("/a", 5)
+    house.pass_time(2)
+    assert peer.take() == []
+    if not is_held:
+        peer.say(socket_connect(peer.client_id, id="held"))
+    assert peer.take() == []
+    house.pass_time(1.01)
+    assert [each["data"] for each in peer.take()] == [5]
+    house.pass_time(30)
+    assert [each["id"] for each in peer.take()] == ["held"]
 
 
 def test_many_lazy_events_are_looked_at_once():

@@ -37,27 +37,35 @@ class Laziness:
     def rests(self, session: BayeuxSession, now: float) -> bool:
         """Whether all that is in a session's queue, which is not empty, is lazy and may wait for longer.
 
-        That is until `session.rests_until`, which is when a held connect is to be answered. Each event is looked at
-        once: those up to `session.rested` were lazy then. The time runs from an event's publication, so that it goes on
-        while no connect is held.
+        That is until `session.rests_until`, which becomes the deadline of a held connect. Each event is looked at once:
+        those up to `session.rested` were lazy then. The time runs from an event's publication, so that it goes on while
+        no connect is held.
         """
-        queue = session.outbox.queue
-        if session.rested is None:
-            session.rests_until = inf
+        queue, until = session.outbox.queue, inf
         for event in reversed(queue):
             if event is session.rested:
+                until = min(until, session.rests_until)
                 break
             wait_s = self._wait_s(event)
             if wait_s == 0:
                 return False
             event.is_lazy = True  # by a rule: its wait is not a delay (`flow.py`)
             published_at = event.time_us / 1_000_000 - self._broker.clock_offset_s
-            session.rests_until = min(session.rests_until, published_at + wait_s, now + wait_s)  # clocks may be ahead
-        session.rested = queue[-1]
-        if session.rests_until <= now:
+            until = min(until, published_at + wait_s, now + wait_s)  # another server's clock may be ahead
+        session.rested, session.rests_until = queue[-1], until
+        if until <= now:
             return False
-        if session.held is not None and session.rests_until < session.deadline:
-            self._broker.touch(session, session.rests_until)
+        if session.held is not None and until < session.deadline:
+            self._broker.touch(session, until)
+        return True
+
+    def are_due(self, session: BayeuxSession, now: float) -> bool:
+        """Whether a session's deadline is that of lazy events and not of its hold; what is due leaves in this turn."""
+        hold = session.held
+        if hold is None or hold.until <= now:
+            return False
+        self._broker.touch(session, hold.until)
+        self._broker.mark_ready(session)
         return True
 
     def _wait_s(self, event: Event) -> float:

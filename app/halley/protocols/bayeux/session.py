@@ -154,7 +154,7 @@ class BayeuxSession(Session):
         self.open_batches = 0  # events wait while a program is in a batch
         self.attributes: dict[str, Any] = {}
         self.rested: Event | None = None  # the last event in the outbox that is known to be lazy (`lazy.py`)
-        self.rests_until = inf  # the connect is answered then at the latest, if all that waits is lazy
+        self.rests_until = inf  # when the first of the events up to it has waited for as long as it may
         self.active_at = inf  # when its client last did something else than connect
         self.handle: object = None  # the embedding API's object for this session
 
@@ -216,10 +216,10 @@ class Hold:
     So what happens to a connect later is reported by its session and `connection`, which has one connect at a time.
 
     `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
-    events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
-    for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may,
-    or if a connect elsewhere has taken its session. `is_script` is whether the answer will be a script (JSONP), and
-    `by_socket` whether it will be a frame.
+    events. A connect may be held for `wait_s`, not at all if that is 0; `until` is when its hold ends. `browser` is the
+    one that the hold is counted for, empty until it is held; `is_crowded` if it is not held because its browser has as
+    many held connects as it may, or if a connect elsewhere has taken its session. `is_script` is whether the answer
+    will be a script (JSONP), and `by_socket` whether it will be a frame.
     """
 
     is_script: ClassVar[bool] = False
@@ -233,6 +233,7 @@ class Hold:
         "message_id",
         "session",
         "timesync",
+        "until",
         "wait_s",
         "wants_advice",
     )
@@ -247,6 +248,7 @@ class Hold:
         self.browser = ""
         self.is_crowded = False
         self.carries_events = True
+        self.until = 0.0
 
 
 class ScriptHold(Hold):

@@ -81,8 +81,7 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
-        self._laziness = laziness
-        self._inactive_s = options.activity_s if options.activity != "off" else inf
+        self._laziness, self._inactive_s = laziness, inf if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -170,7 +169,7 @@ class Sessions:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
             self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
-        else:
+        elif not self._laziness.are_due(session, now):
             self._apply(session, "timeout", now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:
@@ -553,7 +552,8 @@ class Sessions:
         hold.browser = browser = session.id if hold.by_socket else session.browser
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
-        self.broker.touch(session, now + hold.wait_s)
+        hold.until = now + hold.wait_s
+        self.broker.touch(session, hold.until)
         if session.outbox.queue:
             self._laziness.rests(session, now)
         if self._suspended:

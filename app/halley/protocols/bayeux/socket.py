@@ -70,6 +70,7 @@ class Sockets:
         self.wait = wait
         self.open: dict[Socket, None] = {}
         self.hellos: TimeoutQueue[Socket] = TimeoutQueue(engine.options.hello_s)  # those without a session
+        self.count_as_activity = engine.options.activity == "client_server"  # the events that are written
 
     def add(self, socket: Socket, now: float) -> None:
         """Add a connection, which must have a session in time."""
@@ -308,6 +309,8 @@ class Socket:
                 return
             outbox, broker = session.outbox, self._engine.broker
             session.reads_until = inf
+            if self._sockets.count_as_activity and outbox.queue:
+                session.active_at = now
             while (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
                 events = broker.take(session, now)
                 if len(events) > 1:
