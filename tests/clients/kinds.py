@@ -39,6 +39,8 @@ KINDS = {
     "cometd9-node": Kind("cometd9", "node"),
     "cometd9-node-extended": Kind("cometd9", "node", **_EXTENDED),
     "cometd7-node": Kind("cometd7", "node"),
+    "cometd9-node-binary": Kind("cometd9", "node", extensions=("binary", "reload")),
+    "cometd7-node-binary": Kind("cometd7", "node", extensions=("binary", "reload")),
     "cometd-same-origin": Kind("cometd", "browser", origin="same"),
     "cometd-same-origin-extended": Kind("cometd", "browser", origin="same", **_EXTENDED),
     "cometd-cross-origin": Kind("cometd", "browser", origin="cross"),
@@ -55,7 +57,8 @@ KINDS = {
 }
 
 PLAIN = [name for name, kind in KINDS.items() if not kind.extensions]
-EXTENDED = [name for name, kind in KINDS.items() if kind.extensions]
+EXTENDED = [name for name, kind in KINDS.items() if "ack" in kind.extensions]
+BINARY = [name for name, kind in KINDS.items() if "binary" in kind.extensions]
 
 _MARKS = {"python": (), "curl": (), "node": (pytest.mark.node,), "browser": (pytest.mark.browser, pytest.mark.node)}
 
@@ -65,7 +68,7 @@ def clients(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name].runtime]) for name in names])
 
 
-every_client = clients(*KINDS)
+every_client = clients(*PLAIN, *EXTENDED)
 every_plain_client = clients(*PLAIN)
 
 

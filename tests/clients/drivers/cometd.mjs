@@ -1,11 +1,11 @@
 // A program that uses cometd.js as its documentation says; the same in Node.js and in a page.
 // It reports what it sees by `observe` and decides nothing.
 
-export function drive({CometD, AckExtension, TimeSyncExtension}, options, observe) {
-    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
+export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}, options, observe) {
+    const {url, without, extensions, requestHeaders = {}, handshake = {}, subscriptions = []} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
-    const patterns = new Set();
+    const patterns = new Set(subscriptions);
     const handles = new Map();
     let spoiled = {};
 
@@ -16,6 +16,12 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
     }
     if (extensions.includes("timesync")) {
         cometd.registerExtension("timesync", timesync);
+    }
+    if (extensions.includes("binary")) {
+        cometd.registerExtension("binary", new BinaryExtension());
+    }
+    if (extensions.includes("reload")) {
+        cometd.registerExtension("reload", new ReloadExtension());
     }
     cometd.registerExtension("observer", {
         incoming(message) {
@@ -32,7 +38,7 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
     });
     // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
     cometd.addListener("/meta/handshake", (handshake) => {
-        if (handshake.successful && handshake.reestablish) {
+        if (handshake.successful && (handshake.reestablish || handshake.ext?.reload)) {
             cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
         }
     });
@@ -42,7 +48,7 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
         return new Promise((resolve) => {
             const hear = ({channel, data}) => {
                 if (data !== undefined) { // cometd.js calls subscribers of /** for meta messages too
-                    observe({event: {pattern, channel, data}});
+                    observe({event: {pattern, channel, data: readable(data)}});
                 }
             };
             handles.set(pattern, cometd.subscribe(pattern, hear, (reply) => resolve(outcome(reply))));
@@ -68,6 +74,13 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
         publish: (channel, data) => new Promise((resolve) => {
             cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
         }),
+        publishBytes: (channel, bytes, last = true, meta = undefined) => new Promise((resolve) => {
+            cometd.publishBinary(channel, new Uint8Array(bytes), last, meta, (reply) => resolve(outcome(reply)));
+        }),
+        reload: async () => { // as a page does before it is unloaded
+            cometd.reload();
+            return {successful: true};
+        },
         spoil: async (fields) => { // from now on these fields replace those of connects
             spoiled = fields;
             return {successful: true};
@@ -77,6 +90,11 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
         }),
         clock: async () => ({offset_ms: timesync.getTimeOffset(), lag_ms: timesync.getNetworkLag()}),
     };
+}
+
+// What the binary extension has decoded, as JSON.
+function readable(data) {
+    return data?.data instanceof ArrayBuffer ? {...data, data: [...new Uint8Array(data.data)]} : data;
 }
 
 function outcome({successful, error, failure}) {
