@@ -60,7 +60,7 @@ def site(settings: Settings, nodes: dict[str, int], keeper: int, port: int) -> s
     listen = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
     secure = ""
     if tls.cert:
-        listen += " ssl"
+        listen += " ssl http2"
         secure = f"""\
     ssl_certificate {quoted(Path(tls.cert).absolute())};
     ssl_certificate_key {quoted(Path(tls.key or tls.cert).absolute())};
