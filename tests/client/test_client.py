@@ -122,7 +122,7 @@ async def test_a_server_that_dies_in_the_middle_of_a_large_message_has_not_refus
     server = await asyncio.start_server(die, "127.0.0.1", 0)
     wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
     with pytest.raises(Unreachable):
-        await wire.post(['"' + "x" * 20_000_000 + '"'], DEADLINE_S)
+        await wire.post({"1": '"' + "x" * 20_000_000 + '"'}, DEADLINE_S)
     await wire.close()
 
 
