@@ -148,7 +148,8 @@ class SocketWire(Wire):
         elif not self._falls_back:
             raise Unreachable(f"no WebSocket to {self.name}")
         answer = await super().post(messages, within_s)
-        self._avoided_until_s, self._avoid_s = asyncio.get_running_loop().time() + self._avoid_s, 0.0
+        if self._avoid_s:
+            self._avoided_until_s, self._avoid_s = asyncio.get_running_loop().time() + self._avoid_s, 0.0
         return answer
 
     async def post(self, messages: Mapping[str, str], within_s: float) -> list[JSON]:
