@@ -43,7 +43,7 @@ const BATCH_MESSAGES = 100; // the maximum number in one request; servers limit 
 const PROOF_MS = 5_000; // in which a WebSocket is opened, and brings its first reply; else it is blocked
 const BLOCKED_MS = 600_000; // for how long no WebSocket is tried where one was blocked and POST works
 const FRAME_CHARS = 20_000; // at most 60,000 bytes; some servers close the connection for a message of more than 64 KiB
-const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; a POST tells why
+const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; by POST the reply says why
 
 /** A message, as Bayeux names its fields. @typedef {Record<string, any>} Message */
 /** @typedef {Parameters<typeof post>[2]} Options */

@@ -97,7 +97,7 @@ export class Socket {
       return;
     }
     this.isProven = true;
-    const replies = new Map(messages.map((message) => [message, this.#askerOf(message)]));
+    const replies = new Map(messages.map((message) => [message, this.#exchangeOf(message)]));
     this.#receive(messages.filter((message) => !replies.get(message)));
     for (const [message, exchange] of replies) {
       if (!exchange) continue;
@@ -108,7 +108,7 @@ export class Socket {
   }
 
   /** The exchange that waits for this message. @param {Message} message */
-  #askerOf(message) {
+  #exchangeOf(message) {
     return "successful" in message && [...this.#exchanges].find(({ ids }) => ids.has(message.id));
   }
 }
