@@ -159,6 +159,36 @@ async def test_a_websocket_of_wamp_goes_through(both):
         assert (event[0], event[4]) == (36, ["hello"])
 
 
+@pytest.mark.parametrize("path", ["/bayeux", "/cometd"])
+async def test_a_websocket_of_bayeux_goes_through(both, path):
+    """Its cookie is Secure; its connect is held and answered, and events come at once."""
+    _, front = both
+    async with (
+        connect_websocket(
+            f"wss://localhost:{front.https_port}{path}",
+            ssl=authority.context(),
+            additional_headers={"Origin": f"https://localhost:{front.https_port}"},
+        ) as socket,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        assert "Secure" in socket.response.headers["Set-Cookie"]
+
+        async def ask(message):
+            await socket.send(json.dumps([message]))
+            return json.loads(await socket.recv())
+
+        client_id = (await ask(HANDSHAKE))[0]["clientId"]
+        assert (await ask(connect(client_id, connectionType="websocket")))[0]["successful"]
+        assert (await ask(subscribe(client_id, "/a")))[0]["successful"]
+        await socket.send(json.dumps([connect(client_id, connectionType="websocket")]))
+        await socket.send(json.dumps([publish("/a", "hello", clientId=client_id)]))
+        received = []
+        while len(received) < 3:  # the event, and the replies of the publish and of the connect
+            received += json.loads(await socket.recv())
+        assert [message["data"] for message in received if "data" in message] == ["hello"]
+        assert {message["channel"] for message in received if message.get("successful")} == {"/a", "/meta/connect"}
+
+
 async def test_a_websocket_of_networktables_goes_through(both):
     """A NetworkTables client connects to /nt/NAME of the public listener, by wss."""
     _, front = both
