@@ -126,6 +126,9 @@ async def test_each_tab_has_a_websocket_of_its_own(profile, server):
     await server.post({"channel": "/a", "data": "to all tabs"})
     for tab in tabs:
         await expect(events(tab)).to_contain_text("to all tabs")
+    for tab in tabs[1:]:
+        await tab.goto("about:blank")
+    await server.until_metric('halley_sessions{protocol="bayeux"}', 1.0)
 
 
 @pytest.mark.parametrize("way", BLOCKING)

@@ -36,6 +36,7 @@ _FRAME_BYTES = 60_000
 """What is longer goes by POST: CometD's servers close the connection for a message of more than 65,536 bytes."""
 
 _CLOSE_S = 1.0
+"""For the closing handshake, of which nothing depends: a session ends by a message, or goes on."""
 
 _UNREAD = {CloseCode.PROTOCOL_ERROR, CloseCode.UNSUPPORTED_DATA, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG}
 """Codes for a frame of which a server has done nothing. A POST of the same messages is refused without closing."""
