@@ -1,5 +1,6 @@
 /**
- * A Bayeux 1.0 client for browsers: long-polling over `fetch`. It does not depend on the page that uses it.
+ * A Bayeux 1.0 client for browsers: over a WebSocket, or by long-polling over `fetch` where there is none. It does not
+ * depend on the page that uses it.
  *
  *     import { Bayeux } from "./client/bayeux.js";
  *
@@ -12,7 +13,10 @@
  *
  * At most two requests are under way at a time, as Bayeux prescribes: one `/meta/connect`, which the server holds until
  * there are events, and one for all other messages. Messages that are sent in the same turn of the event loop, or while
- * such a request is under way, share one request.
+ * such a request is under way, share one request. A request is a frame of the WebSocket, or a POST.
+ *
+ * Where a proxy does not let WebSockets through, the session goes on by long-polling, and a WebSocket is tried again
+ * after ten minutes.
  *
  * Subscriptions outlive sessions: after a restart of the server they are made again. Events that were sent over a
  * connection that broke are not lost, since the server repeats events that the next connect does not acknowledge
@@ -29,15 +33,21 @@
 
 import { Backoff } from "./backoff.js";
 import { BayeuxError, post } from "./long-polling.js";
+import { Socket } from "./websocket.js";
 
 export { BayeuxError };
 
 const NETWORK_MS = 10_000; // the time for a response, in addition to the time for which the server holds the request
 const WAITING_MESSAGES = 1_000; // the maximum number of messages that wait to be sent; more are rejected
 const BATCH_MESSAGES = 100; // the maximum number in one request; servers limit it
+const PROOF_MS = 5_000; // in which a WebSocket is opened, and brings its first reply; else it is blocked
+const BLOCKED_MS = 600_000; // for how long no WebSocket is tried where one was blocked and POST works
+const FRAME_CHARS = 20_000; // at most 60,000 bytes; some servers close the connection for a message of more than 64 KiB
+const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; by POST the reply says why
 
 /** A message, as Bayeux names its fields. @typedef {Record<string, any>} Message */
 /** @typedef {Parameters<typeof post>[2]} Options */
+/** @typedef {"auto" | "websocket" | "long-polling"} Transport */
 /** @typedef {{ message: Message, resolve: (reply: Message) => void, reject: (error: Error) => void }} Waiting */
 
 /**
@@ -63,6 +73,12 @@ export class Bayeux extends EventTarget {
   /** Ends everything from connect() to disconnect(). @type {AbortController | null} */
   #life = null;
   #token;
+  /** @type {Transport} */
+  #allowed;
+  /** @type {Socket | null} */
+  #socket = null;
+  #isBlocked = false; // WebSockets are, if POST works
+  #blockedUntil = 0; // ms since the epoch
   #hurry = () => {}; // ends the pause before the next attempt
   /**
    * By pattern: the session that was asked and the one that has granted it, all of `ext`, and its latest part.
@@ -79,13 +95,19 @@ export class Bayeux extends EventTarget {
 
   /**
    * @param {string} url the server's Bayeux endpoint, absolute or relative to the page
-   * @param {{ token?: () => string }} options `token` is called at each handshake; it returns an empty string if the
-   *   client has no token
+   * @param {{ token?: () => string, transport?: Transport }} options `token` is called at each handshake; it returns an
+   *   empty string if the client has no token. `transport` is `auto`: a WebSocket where there is one, else long-polling
    */
-  constructor(url, { token = () => "" } = {}) {
+  constructor(url, { token = () => "", transport = "auto" } = {}) {
     super();
     this.url = url;
     this.#token = token;
+    this.#allowed = transport;
+  }
+
+  /** How it is connected. @returns {"websocket" | "long-polling"} */
+  get transport() {
+    return this.#socket?.isOpen || this.#allowed === "websocket" ? "websocket" : "long-polling";
   }
 
   /** Connect, and stay connected until `disconnect`. While reconnecting: try now. */
@@ -194,6 +216,7 @@ export class Bayeux extends EventTarget {
   /** Send one handshake or one connect. @param {AbortSignal} life @returns {Promise<Error | null>} */
   async #attempt(life) {
     try {
+      await this.#open(life);
       await (this.session === null ? this.#handshake(life) : this.#poll(life));
       return null;
     } catch (error) {
@@ -201,9 +224,19 @@ export class Bayeux extends EventTarget {
     }
   }
 
+  /** Open a WebSocket, unless there is one or should be none. */
+  async #open(/** @type {AbortSignal} */ signal) {
+    if (this.#socket?.isOpen || this.#allowed === "long-polling" || Date.now() < this.#blockedUntil) return;
+    const receive = (/** @type {Message[]} */ messages) => this.#deliver(messages);
+    this.#socket = await Socket.open(this.url, receive, { timeoutMs: PROOF_MS, signal });
+    this.#isBlocked = this.#socket === null;
+    signal.throwIfAborted();
+    if (this.#isBlocked && this.#allowed === "websocket") throw new BayeuxError("the server cannot be reached");
+  }
+
   async #handshake(/** @type {AbortSignal} */ life) {
     this.advice = ADVICE; // the advice to an earlier session no longer applies
-    const supportedConnectionTypes = ["long-polling"];
+    const supportedConnectionTypes = this.#allowed === "auto" ? ["websocket", "long-polling"] : [this.#allowed];
     const ext = { ack: true, authentication: this.#token() || undefined }; // omitted from JSON if undefined
     const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext };
     const reply = await this.#ask(request, { timeoutMs: NETWORK_MS, signal: life });
@@ -214,9 +247,10 @@ export class Bayeux extends EventTarget {
   }
 
   async #poll(/** @type {AbortSignal} */ life) {
-    const isFirst = this.state !== "connected"; // not held by the server, so that its reply proves the connection
+    // Not held by the server, so that its reply proves the connection.
+    const isFirst = this.state !== "connected" || this.#socket?.isProven === false;
     /** @type {Message} */
-    const request = { channel: "/meta/connect", connectionType: "long-polling" };
+    const request = { channel: "/meta/connect", connectionType: this.transport };
     if (isFirst) request.advice = { timeout: 0 };
     if (this.#ack !== null) request.ext = { ack: this.#ack };
     const timeoutMs = (isFirst ? 0 : this.advice.timeout) + NETWORK_MS;
@@ -233,7 +267,7 @@ export class Bayeux extends EventTarget {
   /** @param {Error | null} error */
   #stop(error = null) {
     this.#life?.abort();
-    this.#life = null;
+    this.#life = this.#socket = null;
     this.session = null;
     for (const { reject } of this.#waiting.splice(0)) reject(new BayeuxError("disconnected"));
     this.#become("disconnected", error);
@@ -334,34 +368,64 @@ export class Bayeux extends EventTarget {
     }
   }
 
-  /** Send one message in a separate request; returns the reply. Throws a `BayeuxError` unless it is successful. */
+  /** Send a handshake or connect; returns the reply. Throws a `BayeuxError` unless it is successful. */
   async #ask(/** @type {Message} */ message, /** @type {Options} */ options) {
-    const [reply] = await this.#exchange([message], this.session, options);
+    const [reply] = await this.#exchange([message], this.session, { ...options, isPoll: true });
     if (!reply?.successful) throw refusal(reply);
     return reply;
   }
 
   /** Send one request; returns the reply to each message, adopts their advice, and delivers the events received. */
-  async #exchange(/** @type {Message[]} */ messages, /** @type {string | null} */ session, /** @type {Options} */ options) {
+  async #exchange(
+    /** @type {Message[]} */ messages,
+    /** @type {string | null} */ session,
+    /** @type {Options & { isPoll?: boolean }} */ options,
+  ) {
     const clientId = session ?? undefined; // omitted from JSON if undefined
     /** @type {Message[]} */
     const sent = messages.map((message) => ({ ...message, clientId, id: String((this.#lastId += 1)) }));
-    const answers = await post(this.url, sent, options);
+    const answers = await this.#carry(sent, options);
     /** @type {(answer: Message, message: Message) => boolean} */
     const isReply = (answer, { id, channel }) => "successful" in answer && answer.id === id && answer.channel === channel;
     const replies = sent.map((message) => answers.find((answer) => isReply(answer, message)));
     if (session !== this.session) return replies; // an earlier session's advice and events are no longer ours
-    for (const answer of answers) {
-      if (replies.includes(answer)) {
-        // New advice replaces all of the old; advice for this transport takes precedence over advice for all.
-        if (answer.advice) this.advice = { ...ADVICE, ...answer.advice, ...answer.advice["long-polling"] };
-      } else if ("data" in answer && !answer.channel.startsWith("/meta/")) {
-        this.#emit("message", answer);
-      } else if (answer.channel === "/meta/unsubscribe" && answer.ext?.revoked) {
-        this.#giveUp(answer.subscription);
+    for (const reply of replies) {
+      // New advice replaces all of the old; advice for this transport takes precedence over advice for all.
+      if (reply?.advice) this.advice = { ...ADVICE, ...reply.advice, ...reply.advice[this.transport] };
+    }
+    this.#deliver(answers.filter((answer) => !replies.includes(answer)));
+    return replies;
+  }
+
+  /** Send messages by the WebSocket, if there is one and it has proved itself by a poll, else by POST. */
+  async #carry(
+    /** @type {Message[]} */ messages,
+    /** @type {Options & { isPoll?: boolean }} */ { isPoll = false, ...options },
+  ) {
+    const socket = this.#socket;
+    const isShort = JSON.stringify(messages).length <= FRAME_CHARS;
+    if (socket?.isOpen && (isPoll || (socket.isProven && isShort))) {
+      try {
+        return await socket.exchange(messages, socket.isProven ? options : { ...options, timeoutMs: PROOF_MS });
+      } catch (error) {
+        options.signal?.throwIfAborted();
+        if (isPoll) socket.close();
+        const isUnread = !isPoll && UNREAD.includes(error.cause?.code);
+        if (this.#allowed === "websocket" || (socket.isProven && !isUnread)) throw error;
+        this.#isBlocked ||= isPoll;
       }
     }
-    return replies;
+    const answers = await post(this.url, messages, options);
+    if (isPoll && this.#isBlocked) this.#blockedUntil = Date.now() + BLOCKED_MS;
+    return answers;
+  }
+
+  /** Deliver what is not a reply to a request. */
+  #deliver(/** @type {Message[]} */ messages) {
+    for (const message of messages) {
+      if ("data" in message && !message.channel.startsWith("/meta/")) this.#emit("message", message);
+      else if (message.channel === "/meta/unsubscribe" && message.ext?.revoked) this.#giveUp(message.subscription);
+    }
   }
 }
 

@@ -71,19 +71,20 @@ export class Connection {
   }
 
   #showDetail() {
-    const { state, session, advice, retryAt } = this.#bayeux;
+    const { state, session, retryAt } = this.#bayeux;
     const seconds = Math.ceil((retryAt - Date.now()) / 1_000);
     this.#detail.textContent = {
       disconnected: "",
       connecting: "",
-      connected: `${transport(advice)}, session ${session?.slice(0, HANDLE_CHARS)}`,
+      connected: `${transport(this.#bayeux)}, session ${session?.slice(0, HANDLE_CHARS)}`,
       reconnecting: seconds > 0 ? `next try in ${seconds} s` : "trying now",
     }[state];
   }
 }
 
-/** How events are received, according to the server's advice. */
-function transport(advice) {
+/** How events are received. */
+function transport({ transport, advice }) {
+  if (transport === "websocket") return "WebSocket";
   // The server lets only some tabs of a browser hold a connect, because browsers limit their connections to a host.
   if (advice["multiple-clients"]) return `polling every ${advice.interval / 1_000} s, as another tab holds the connection`;
   return "long-polling";

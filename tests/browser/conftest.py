@@ -73,6 +73,11 @@ class RestartableServer:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        """The server's port."""
+        return self._port
+
+    @property
     def bayeux(self) -> str:
         """The URL of the server's Bayeux endpoint."""
         return f"{self.url}/bayeux"
@@ -153,8 +158,13 @@ class Profile:
     async def open(self, url: str) -> Page:
         """Open a URL in a new tab."""
         page = await self.context.new_page()
+        page.on("websocket", lambda socket: self.requested.append(socket.url.replace("ws", "http", 1)))
         await page.goto(url)
         return page
+
+    async def poll(self) -> None:
+        """Let pages have no WebSockets, as in a browser that has none."""
+        await self.context.add_init_script("delete window.WebSocket")
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

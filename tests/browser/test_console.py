@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from browser.conftest import keep
+from support.socket_gate import BLOCKING, gate
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
@@ -74,7 +76,7 @@ async def publish(page, channel, data):
 async def test_it_connects_by_itself_and_asks_no_other_host(profile, server):
     """The page connects when it is opened, shows its session, and loads everything from the server itself."""
     page = await open_console(profile, server)
-    await expect(page.locator("#detail")).to_have_text(re.compile("^long-polling, session [0-9a-f]{8}$"))
+    await expect(page.locator("#detail")).to_have_text(re.compile("^WebSocket, session [0-9a-f]{8}$"))
     assert {url.startswith(f"{server.url}/") for url in profile.requested} == {True}
     assert f"{server.url}/favicon.ico" not in profile.requested
 
@@ -102,7 +104,8 @@ async def test_what_one_tab_publishes_another_shows(profile, server):
 
 
 async def test_only_one_tab_holds_a_connect_and_the_other_takes_over(profile, server):
-    """B9: the second tab is advised to poll, and shows that; when the first is closed, its connects are held."""
+    """B9: without WebSockets the second tab is advised to poll, and shows that, until the first is closed."""
+    await profile.poll()
     first = await open_console(profile, server)
     second = await open_console(profile, server)
     await expect(first.locator("#detail")).to_contain_text("long-polling")
@@ -113,6 +116,55 @@ async def test_only_one_tab_holds_a_connect_and_the_other_takes_over(profile, se
     await server.post({"channel": "/a", "data": "to the last tab"})
     await expect(events(second)).to_contain_text("to the last tab")
     await expect(second.locator("#detail")).to_contain_text("long-polling")
+
+
+async def test_each_tab_has_a_websocket_of_its_own(profile, server):
+    """The limit of connects that are held for one browser is for polls alone: all tabs get events at once."""
+    tabs = [await open_console(profile, server) for _ in range(8)]
+    for tab in tabs:
+        await expect(tab.locator("#detail")).to_contain_text("WebSocket")
+    await server.post({"channel": "/a", "data": "to all tabs"})
+    for tab in tabs:
+        await expect(events(tab)).to_contain_text("to all tabs")
+    for tab in tabs[1:]:
+        await tab.goto("about:blank")
+    await server.until_metric('halley_sessions{protocol="bayeux"}', 1.0)
+
+
+@pytest.mark.parametrize("way", BLOCKING)
+async def test_where_websockets_are_blocked_it_polls_and_says_so(profile, server, way):
+    """Refused by a proxy, silent before or after the upgrade, closed after it; nothing else is different."""
+    profile.expected = "WebSocket connection to"
+    async with gate(server.port) as front:
+        front.way = way
+        page = await profile.open(front.url)
+        await expect(state(page)).to_have_text("Connected")
+        await expect(page.locator("#detail")).to_have_text(re.compile("^long-polling, session [0-9a-f]{8}$"))
+        await keep(page, f"console-{way}")
+        await server.post({"channel": "/a", "data": 1})
+        await expect(events(page)).to_have_count(1)
+        assert front.asked == 1
+        await page.close()
+
+
+async def test_a_websocket_that_is_cut_comes_back_with_its_session(profile, server):
+    """What was published in between is shown once and in order."""
+    profile.expected = "WebSocket connection to"
+    async with gate(server.port) as front:
+        page = await profile.open(front.url)
+        await expect(page.locator("#detail")).to_contain_text("WebSocket")
+        session = await page.locator("#detail").text_content()
+        await subscribe(page, "/a")
+        await expect_granted(page, "/a")
+        for number in range(30):
+            if number % 10 == 5:
+                front.cut()
+            await server.post({"channel": "/a", "data": number})
+        await expect(events(page)).to_have_count(30)
+        shown = await events(page).all_text_contents()
+        assert [int(text.rpartition("/a")[2]) for text in shown] == [*reversed(range(30))]
+        await expect(page.locator("#detail")).to_have_text(session)
+        await page.close()
 
 
 async def test_after_unsubscribing_nothing_more_comes(profile, server):
@@ -158,6 +210,7 @@ async def test_a_server_that_comes_back_is_found_again(profile, server, by):
 async def test_the_reader_need_not_wait_for_the_next_try(profile, server):
     """While the server is down the page shows when it tries again; Try now connects immediately, Disconnect stops."""
     profile.expected = "net::ERR_"
+    await profile.poll()
     page = await open_console(profile, server)
     await server.stop(signal.SIGKILL)
     await expect(page.locator("#detail")).to_have_text(re.compile(r"^next try in \d+ s$"))
@@ -178,6 +231,7 @@ async def test_the_reader_need_not_wait_for_the_next_try(profile, server):
 async def test_events_whose_answer_was_lost_come_again(profile, server):
     """B17: if a response is lost, the page does not acknowledge its events, and receives them again."""
     profile.expected = "net::ERR_FAILED"
+    await profile.poll()
     lost = []
 
     async def lose_it_once(route):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -107,8 +108,8 @@ async def test_the_environment_names_server_and_token(served, tmp_path):
             (["--server", url, "--token", "second"], {"HALLEY_SERVER": "nowhere", "HALLEY_TOKEN": "-"}, b"second"),
         ):
             assert (await ended("publish", "/a", "1", *arguments, cwd=tmp_path, **settings)).code == DONE
-            assert b"POST /cometd " in proxy.sent
-            assert b"Authorization: Bearer " + token + b"\r\n" in proxy.sent
+            assert b"GET /cometd " in proxy.sent
+            assert b"authorization: bearer " + token + b"\r\n" in bytes(proxy.sent).lower()
 
 
 # halley subscribe
@@ -134,6 +135,21 @@ async def test_events_are_printed_one_a_line(served, tmp_path):
         assert '"ü €"' in printed[2]
         assert "\x1b" not in printed[4]  # what others publish must not steer the terminal
         assert "\x9b" not in printed[4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [((), b"GET"), (("--transport", "websocket"), b"GET"), (("--transport", "long-polling"), b"POST")],
+)
+async def test_subscribe_has_the_transport_that_is_asked_for(served, tmp_path, arguments, asked):
+    """A WebSocket unless it must not; nothing goes the other way."""
+    async with relaying(served.port) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        async with started("subscribe", "/a", "--server", url, *arguments, cwd=tmp_path) as subscribing:
+            await subscribing.until_logged("subscribed to")
+            served.halley.publish("/a", 1)
+            assert await subscribing.until_printed(1) == ['{"channel": "/a", "data": 1}']
+        assert {*re.findall(rb"(GET|POST) /bayeux HTTP/1.1", proxy.sent)} == {asked}
 
 
 async def test_a_refused_pattern_fails(served, tmp_path):

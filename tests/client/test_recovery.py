@@ -18,6 +18,8 @@ from halley.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refuse
 from halley.client.messages import Advice, Event, Incoming
 from halley.settings import Access
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
 

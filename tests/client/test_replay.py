@@ -13,7 +13,7 @@ from support.server import brisk, serving
 from halley.client import ALL, ONLY_NEW, Client, Dismissed, Link, Refused, Timeouts
 from halley.client.session import ReplayPositions
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("transport")]
 
 DEADLINE_S = 15.0
 
@@ -111,7 +111,11 @@ async def test_events_that_the_history_has_lost_are_reported():
         return b"", json.dumps(replies).encode()
 
     links = []
-    async with answering(answer) as url, Client(url, on_link=lambda *link: links.append(link)) as client:
+
+    def on_link(*link):
+        links.append(link)
+
+    async with answering(answer) as url, Client(url, transport="long-polling", on_link=on_link) as client:
         with pytest.raises(Dismissed):
             await take(client, 1)
     assert links == [(Link.MISSED, "/a, positions 5 to 9")]

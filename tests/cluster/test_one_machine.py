@@ -150,7 +150,7 @@ async def test_nginx_serves_bayeux_and_websockets(whole):
 
 
 async def test_nginx_sends_a_browser_to_the_node_of_its_cookie(whole):
-    """Whichever connection its requests come by."""
+    """By any connection, also by a WebSocket."""
     require_program("nginx")
     for number, url in enumerate(whole.nodes, start=1):
         wire = await whole.wire(int(url.rpartition(":")[2]))
@@ -158,6 +158,10 @@ async def test_nginx_sends_a_browser_to_the_node_of_its_cookie(whole):
         for _ in range(3):
             client_id = (await (await whole.wire()).post(HANDSHAKE, cookie=cookie)).messages[0]["clientId"]
             assert client_id[:4] == id_of(f"n{number}")
+            socket_url = f"ws://127.0.0.1:{whole.port}/bayeux"
+            async with connect_websocket(socket_url, additional_headers={"Cookie": cookie}) as socket:
+                await socket.send(json.dumps([HANDSHAKE]))
+                assert json.loads(await socket.recv())[0]["clientId"][:4] == id_of(f"n{number}")
 
 
 async def test_what_is_killed_is_started_again(whole):

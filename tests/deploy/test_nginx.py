@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import re
 import signal
+from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -15,7 +17,8 @@ from support import authority
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nginx import HOST, nginx
 from support.process import launched
-from support.wire import DEADLINE_S, post, request
+from support.programs import require_program
+from support.wire import DEADLINE_S, post, request, until
 from websockets.asyncio.client import connect as connect_websocket
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,6 +63,30 @@ async def hold(front, *channels, source=""):
     wire, client_id = await session(front, *channels, source=source)
     await wire.send(post(json.dumps([connect(client_id)]).encode(), host=HOST))
     return wire
+
+
+@asynccontextmanager
+async def curl(front, *arguments):
+    """Run curl, which asks nginx by HTTP/2 and trusts its certificate; `URL` in an argument is nginx'."""
+    url = f"https://localhost:{front.https_port}"
+    process = await asyncio.create_subprocess_exec(
+        *(require_program("curl"), "--silent", "--noproxy", "*", "--no-buffer"),
+        *("--http2", "--cacert", authority.folder() / "cert.pem"),
+        *(each.replace("URL", url) for each in arguments),
+        stdout=PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def received(front, *arguments):
+    """Return what curl prints by the time that it ends."""
+    async with curl(front, *arguments) as process, asyncio.timeout(DEADLINE_S):
+        return (await process.stdout.read()).decode()
 
 
 async def test_a_poll_is_held_for_its_time(both):
@@ -133,6 +160,36 @@ async def test_a_websocket_of_wamp_goes_through(both):
         assert (event[0], event[4]) == (36, ["hello"])
 
 
+@pytest.mark.parametrize("path", ["/bayeux", "/cometd"])
+async def test_a_websocket_of_bayeux_goes_through(both, path):
+    """Its cookie is Secure; its connect is held and answered, and events come at once."""
+    _, front = both
+    async with (
+        connect_websocket(
+            f"wss://localhost:{front.https_port}{path}",
+            ssl=authority.context(),
+            additional_headers={"Origin": f"https://localhost:{front.https_port}"},
+        ) as socket,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        assert "Secure" in socket.response.headers["Set-Cookie"]
+
+        async def ask(message):
+            await socket.send(json.dumps([message]))
+            return json.loads(await socket.recv())
+
+        client_id = (await ask(HANDSHAKE))[0]["clientId"]
+        assert (await ask(connect(client_id, connectionType="websocket")))[0]["successful"]
+        assert (await ask(subscribe(client_id, "/a")))[0]["successful"]
+        await socket.send(json.dumps([connect(client_id, connectionType="websocket")]))
+        await socket.send(json.dumps([publish("/a", "hello", clientId=client_id)]))
+        received = []
+        while len(received) < 3:  # the event, and the replies of the publish and of the connect
+            received += json.loads(await socket.recv())
+        assert [message["data"] for message in received if "data" in message] == ["hello"]
+        assert {message["channel"] for message in received if message.get("successful")} == {"/a", "/meta/connect"}
+
+
 async def test_a_websocket_of_networktables_goes_through(both):
     """A NetworkTables client connects to /nt/NAME of the public listener, by wss."""
     _, front = both
@@ -161,6 +218,95 @@ async def test_pages_are_compressed_and_polls_are_not(both):
     answer = await wire.post(told, host=HOST, accept_encoding="gzip")  # which has the event, too
     assert answer.data == ["x" * 5_000]
     assert "content-encoding" not in answer.headers
+
+
+async def test_dozens_of_polls_share_one_connection_of_http2(tmp_path):
+    """More than the six requests that all tabs of a browser have by HTTP/1.1; one event ends all held polls."""
+    async with behind(tmp_path, **LONG_HOLD) as (server, front):
+        polls = []
+        for _ in range(50):
+            _, client_id = await session(front, "/a")
+            polls += ["--next", "--http2", "--cacert", str(authority.folder() / "cert.pem"), "--output", "-"]
+            polls += ["--data", json.dumps(connect(client_id)), "--write-out", "\n%{http_version} %{num_connects}\n"]
+            polls += ["URL/bayeux"]
+        polling = asyncio.create_task(received(front, "--parallel", "--parallel-max", "50", *polls[1:]))
+        await server.until_held(50)
+        other, other_id = await session(front)
+        await other.post(publish("/a", "to all", clientId=other_id), host=HOST)
+        text = await polling
+    assert (text.count("\n2 0\n"), text.count("\n2 1\n")) == (49, 1)
+    assert text.count('"data":"to all"') == 50
+
+
+async def test_a_poll_that_is_given_up_is_seen_to_end_while_its_connection_lives(tmp_path):
+    """A browser resets one stream of HTTP/2 when a page leaves; the polls of the others go on."""
+    async with behind(tmp_path, **LONG_HOLD) as (server, front):
+        _, leaving = await session(front, "/a")
+        _, staying = await session(front, "/a")
+        script = f"""
+            const {{ connect }} = require("node:http2");
+            const front = connect("https://localhost:{front.https_port}");
+            const poll = (connect) => {{
+                const request = front.request({{ ":method": "POST", ":path": "/bayeux" }});
+                request.end(JSON.stringify(connect));
+                return request;
+            }};
+            const leaving = poll({json.dumps(connect(leaving))});
+            poll({json.dumps(connect(staying))}).on("data", (data) => process.stdout.write(data));
+            process.stdin.once("data", () => leaving.close());
+        """
+        browser = await asyncio.create_subprocess_exec(
+            *(require_program("node"), "--eval", script),
+            env={**os.environ, "NODE_EXTRA_CA_CERTS": str(authority.folder() / "cert.pem")},
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        await server.until_held(2)
+        browser.stdin.write(b"leave\n")
+        await server.until_held(1)
+        other, other_id = await session(front)
+        await other.post(publish("/a", 1, clientId=other_id), host=HOST)
+        async with asyncio.timeout(DEADLINE_S):
+            heard = json.loads(await browser.stdout.readuntil(b"]"))
+        assert [each["data"] for each in heard if "data" in each] == [1]
+        browser.kill()
+        await browser.wait()
+        again = await (await front.wire()).post(connect(leaving), host=HOST)
+        assert again.data == [1]
+
+
+async def test_a_stream_is_passed_on_piece_by_piece_and_its_end_too(tmp_path):
+    """Each piece of a response without a length arrives before the next is sent, also where gzip would be welcome."""
+    may_go_on, has_left = asyncio.Event(), asyncio.Event()
+
+    async def stream(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"d\r\ndata: first\n\n\r\n")
+        await may_go_on.wait()
+        writer.write(b"e\r\ndata: second\n\n\r\n")
+        with suppress(ConnectionError):
+            await reader.read()
+        has_left.set()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(stream, "127.0.0.1", 0) as server,
+        nginx(tmp_path, server.sockets[0].getsockname()[1]) as front,
+        curl(front, "--include", "--header", "Accept-Encoding: gzip", "URL/events/a?access_token=secret") as reading,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        head = await reading.stdout.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/2 200")
+        assert b"content-encoding" not in head
+        assert await reading.stdout.readuntil(b"\n\n") == b"data: first\n\n"
+        may_go_on.set()
+        assert await reading.stdout.readuntil(b"\n\n") == b"data: second\n\n"
+        reading.terminate()
+        await has_left.wait()
+        log = front.folder / "access.log"
+        await until(lambda: "GET /events/a HTTP/2.0" in log.read_text())
+        assert "secret" not in log.read_text()
 
 
 async def test_http_is_sent_to_https(both):

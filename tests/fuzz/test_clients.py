@@ -43,12 +43,29 @@ async def test_bayeux(seed):
     choose = Random(seed)
 
     async with answering(lambda _, body: (b"", spoiled_text(choose, [*replies(body)]))) as url:
-        with suppress(*EXPECTED):
-            async with asyncio.timeout(0.5), Client(url, timeouts=BRIEF) as client:
-                await client.subscribe("/a")
-                async for event in client:
-                    assert isinstance(event.channel, str)
-                    await client.publish("/b", event.data)
+        await use_bayeux(url, "long-polling")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_bayeux_over_a_websocket(seed):
+    choose = Random(seed)
+
+    async def handle(socket):
+        async for frame in socket:
+            await socket.send(spoiled_text(choose, [*replies(frame)]).decode("utf-8", "replace"))
+
+    async with serve(handle, "127.0.0.1", 0) as server:
+        await use_bayeux(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "websocket")
+
+
+async def use_bayeux(url, transport):
+    """Subscribe, and publish what is received, for half a second or until the client fails."""
+    with suppress(*EXPECTED):
+        async with asyncio.timeout(0.5), Client(url, transport=transport, timeouts=BRIEF) as client:
+            await client.subscribe("/a")
+            async for event in client:
+                assert isinstance(event.channel, str)
+                await client.publish("/b", event.data)
 
 
 async def test_a_client_id_that_cannot_be_sent_back_is_none():

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -255,3 +256,21 @@ async def test_the_clients_of_a_proxy_are_known_on_all_of_its_connections():
                 client_id = reply.messages[0]["clientId"]
                 assert served.halley.session(client_id).address == address
         assert seen.calls["parsed"] == 4
+
+
+async def test_a_connection_whose_first_request_is_not_parsed_has_met_its_deadline():
+    """S3: a proxy opens a new connection for a known client's poll; the poll is held, and the next request served."""
+    async with serving(brisk(**behind("127.0.0.1"))) as served:
+        wires = [await served.wire() for _ in range(2)]
+        client_id = (await wires[0].post(HANDSHAKE)).messages[0]["clientId"]
+        await wires[0].post(connect(client_id))
+        seen = Seen(served.server)
+        with seen.counting:
+            await wires[1].send(post(json.dumps([connect(client_id)]).encode()))
+            await served.until(lambda: served.house.engine.sessions.holds == 1)
+        assert seen.calls["parsed"] == 0
+        served.watch.sweep(monotonic() + served.house.settings.limits.head_s)
+        served.halley.session(client_id).disconnect()
+        assert (await wires[1].read()).status == 200
+        served.watch.sweep(monotonic() + served.house.settings.limits.head_s)
+        assert (await wires[1].post(HANDSHAKE)).messages[0]["successful"]

@@ -9,22 +9,74 @@ import { Bayeux } from "../../static/client/bayeux.js";
 const HELD = Symbol("a connect that is held");
 const clients = new Set();
 afterEach(async () => {
+  delete globalThis.WebSocket;
   globalThis.fetch = async () => Response.json([]);
   for (const client of clients) await client.disconnect();
   clients.clear();
 });
 
+delete globalThis.WebSocket; // of later Nodes: most tests are of long-polling
+
+/**
+ * Let WebSockets lead to the server that `fetch` is, be refused, or be closed with a code when something is sent.
+ *
+ * @returns {object[]} the WebSockets, in the order of being made
+ */
+function offerSockets({ refused = false, closedWith = 0 } = {}) {
+  const sockets = [];
+  globalThis.WebSocket = class {
+    static OPEN = 1;
+    readyState = 0;
+    constructor(url) {
+      this.url = url;
+      this.life = new AbortController();
+      this.frames = [];
+      sockets.push(this);
+      setTimeout(() => (refused ? this.end(1006) : this.open()));
+    }
+    open() {
+      this.readyState = 1;
+      this.onopen();
+    }
+    end(code) {
+      this.readyState = 3;
+      this.life.abort();
+      this.onclose({ code });
+    }
+    close() {
+      if (this.readyState < 2) this.end(1000);
+    }
+    async send(body) {
+      this.frames.push(JSON.parse(body));
+      if (closedWith) return this.end(closedWith);
+      try {
+        for (const message of JSON.parse(body)) this.answer(JSON.stringify([message]));
+      } catch (error) {
+        if (!this.life.signal.aborted) throw error;
+      }
+    }
+    async answer(body) {
+      const signal = this.life.signal;
+      const response = await globalThis.fetch(this.url, { body, signal, isFrame: true }).catch(() => null);
+      if (response && this.readyState === 1) this.onmessage({ data: await response.text() });
+    }
+  };
+  return sockets;
+}
+
 /** A client of a server that answers each message by the function of its channel, or grants it. */
 function connected(answers = {}, options = {}) {
   let sessions = 0;
   const sent = []; // the requests, each as its messages
+  const posted = []; // the messages of those that were posted
   const usual = {
     "/meta/handshake": () => ({ clientId: `s${(sessions += 1)}`, ext: { ack: true } }),
     "/meta/connect": ({ advice }) => (advice?.timeout === 0 ? {} : HELD),
   };
-  globalThis.fetch = async (url, { body, signal }) => {
+  globalThis.fetch = async (url, { body, signal, isFrame }) => {
     const messages = JSON.parse(body);
     sent.push(messages);
+    if (!isFrame) posted.push(...messages);
     const replies = [];
     for (const message of messages) {
       const answer = (answers[message.channel] ?? usual[message.channel] ?? (() => ({})))(message, sent.flat());
@@ -42,7 +94,7 @@ function connected(answers = {}, options = {}) {
   for (const type of ["message", "refused", "missed"]) bayeux.addEventListener(type, ({ detail }) => heard.push([type, detail]));
   clients.add(bayeux);
   bayeux.connect();
-  return { bayeux, sent, heard };
+  return { bayeux, sent, posted, heard };
 }
 
 /** Wait until the client is as wanted; its events say when it has changed. */
@@ -210,6 +262,98 @@ test("disconnect ends the session, rejects what waits, and no reply brings it ba
   await leaving;
   assert.deepEqual([bayeux.state, bayeux.session], ["disconnected", null]);
   assert.deepEqual(sent.at(-1).map(({ channel, clientId }) => [channel, clientId]), [["/meta/disconnect", "s1"]]);
+});
+
+test("over a WebSocket nothing is posted, replies are told apart, and events of a reply come before it", async () => {
+  const sockets = offerSockets();
+  const { bayeux, sent, posted, heard } = connected({ "/a": ({ data }) => [{}, { channel: "/b", data }] });
+  await until(bayeux, () => sent.length === 3);
+  assert.deepEqual([bayeux.state, bayeux.transport], ["connected", "websocket"]);
+  assert.equal(sockets[0].url, "ws://127.0.0.1/bayeux");
+  assert.deepEqual(sent[0][0].supportedConnectionTypes, ["websocket", "long-polling"]);
+  assert.deepEqual(sent.slice(1).flat().map(({ connectionType, advice }) => [connectionType, advice]), [
+    ["websocket", { timeout: 0 }],
+    ["websocket", undefined],
+  ]);
+  const replies = await Promise.all([1, 2, 3].map((data) => bayeux.publish("/a", data)));
+  assert.deepEqual(replies.map(({ successful }) => successful), [true, true, true]);
+  assert.deepEqual(heard.map(([, { data }]) => data), [1, 2, 3]);
+  assert.equal(sockets[0].frames.length, 4);
+  sockets[0].onmessage({ data: '{"channel":"/c","data":"pushed"}' });
+  assert.equal(heard.at(-1)[1].data, "pushed");
+  assert.deepEqual(posted, []);
+});
+
+for (const [name, fault] of [["refused", { refused: true }], ["closed before the first reply", { closedWith: 1006 }]]) {
+  test(`a WebSocket that is ${name} is not tried again for a while, and the session goes by POST`, async () => {
+    const sockets = offerSockets(fault);
+    const { bayeux, sent } = connected({ "/meta/connect": (_, all) => (all.length < 9 ? {} : HELD) });
+    await until(bayeux, () => sent.length >= 9);
+    assert.deepEqual([bayeux.state, bayeux.transport, bayeux.error], ["connected", "long-polling", null]);
+    assert.equal(sockets.length, 1);
+    assert.ok((await bayeux.publish("/a", 1)).successful);
+  });
+}
+
+test("while the server is away WebSockets are not taken for blocked", async () => {
+  const sockets = offerSockets({ refused: true });
+  let isUp = false;
+  const { bayeux } = connected({ "/meta/handshake": () => (isUp ? { clientId: "s" } : new Response("", { status: 502 })) });
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  const before = sockets.length;
+  offerSockets();
+  isUp = true;
+  bayeux.connect();
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.deepEqual([before, bayeux.transport], [1, "websocket"]);
+});
+
+test("a WebSocket that is cut is opened again, with the same session and a connect first", async () => {
+  const sockets = offerSockets();
+  const { bayeux, sent } = connected();
+  await until(bayeux, () => sent.length === 3);
+  const { session } = bayeux;
+  sockets[0].end(1006);
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  bayeux.connect();
+  await until(bayeux, () => sent.length === 5);
+  assert.deepEqual([bayeux.transport, bayeux.session, sockets.length], ["websocket", session, 2]);
+  const [{ channel, advice }] = sockets[1].frames[0];
+  assert.deepEqual([channel, advice], ["/meta/connect", { timeout: 0 }]);
+});
+
+test("what is long is posted, and what a WebSocket is closed for is posted to learn why", async () => {
+  const sockets = offerSockets();
+  const { bayeux, sent, posted } = connected({
+    "/deep": (_, all) => (all.filter(({ channel }) => channel === "/deep").length > 1 ? new Response("", { status: 400 }) : HELD),
+  });
+  await until(bayeux, () => sent.length === 3);
+  await bayeux.publish("/a", "x".repeat(30_000));
+  assert.deepEqual([posted.length, bayeux.transport], [1, "websocket"]);
+  const publishing = bayeux.publish("/deep", 1);
+  await until(bayeux, () => sockets[0].frames.at(-1)[0].channel === "/deep");
+  sockets[0].end(1002);
+  await assert.rejects(publishing, { message: "the server responded with HTTP 400", isOutcomeUnknown: false });
+});
+
+test("a publish whose WebSocket was cut may have taken effect", async () => {
+  const sockets = offerSockets();
+  const { bayeux, sent } = connected({ "/a": () => HELD });
+  await until(bayeux, () => sent.length === 3);
+  const publishing = bayeux.publish("/a", 1);
+  await until(bayeux, () => sent.length === 4);
+  sockets[0].end(1006);
+  await assert.rejects(publishing, { message: "the connection was lost", isOutcomeUnknown: true });
+});
+
+test("transports can be chosen", async () => {
+  const sockets = offerSockets({ refused: true });
+  const polling = connected({}, { transport: "long-polling" });
+  await until(polling.bayeux, () => polling.bayeux.state === "connected");
+  assert.deepEqual([sockets.length, polling.sent[0][0].supportedConnectionTypes], [0, ["long-polling"]]);
+  const { bayeux, posted } = connected({}, { transport: "websocket" });
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  assert.deepEqual([bayeux.error.message, posted], ["the server cannot be reached", []]);
 });
 
 test("pauses grow to a minute; a forgotten session costs none, once", () => {

@@ -22,6 +22,9 @@ async def answering(answer: Callable[[str, bytes], tuple[bytes, bytes]]) -> Asyn
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if b"upgrade: websocket" in head.lower():  # which it does not know
+                    writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+                    continue
                 sizes = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
                 more, body = answer(head.split(b" ")[1].decode(), await reader.readexactly(sum(sizes)))
                 writer.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (more, len(body), body))

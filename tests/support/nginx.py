@@ -64,7 +64,7 @@ async def nginx(folder: Path, *server_ports: int) -> AsyncIterator[Nginx]:
     halley = {
         _SERVER: "\n    ".join(_SERVER.replace("halley:8080", f"127.0.0.1:{port}") for port in server_ports),
         "listen 80;": f"listen 127.0.0.1:{http_port};",
-        "listen 443 ssl;": f"listen 127.0.0.1:{https_port} ssl;",
+        "listen 443 ssl http2;": f"listen 127.0.0.1:{https_port} ssl http2;",
         "/etc/nginx/tls/": f"{authority.folder()}/",
         "/var/log/nginx/": f"{folder}/",
     }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from halley.cli.options import client_of, server_options
 from halley.cli.terminal import run
+
+if TYPE_CHECKING:
+    from halley.client.client import Transport
 
 
 def _start(text: str) -> int:
@@ -30,8 +34,17 @@ def _start(text: str) -> int:
     metavar="ID|all|new",
     help="Begin after this position in the server's history, with all of the history, or with new events only.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "websocket", "long-polling"]),
+    default="auto",
+    show_default=True,
+    help="auto: a WebSocket where there is one, else long-polling.",
+)
 @server_options
-def subscribe(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
+def subscribe(
+    *, patterns: tuple[str, ...], after: int | None, transport: Transport, server: str, token: str | None
+) -> None:
     """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
 
     A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line also
@@ -41,5 +54,5 @@ def subscribe(*, patterns: tuple[str, ...], after: int | None, server: str, toke
     from halley.cli.subscribing import print_events, say_link
     from halley.client import Client
 
-    client = client_of(Client, server, token, on_link=say_link)
+    client = client_of(Client, server, token, transport=transport, on_link=say_link)
     sys.exit(run(print_events(client, patterns, after)))

@@ -6,9 +6,10 @@
         async for event in client:
             print(event.channel, event.data)
 
-It speaks Bayeux 1.0 over long-polling, follows the server's advice, and connects again after network failures and
-server restarts. With a server that has the acknowledge extension, no event is lost or duplicated within a session; with
-Halley's history, also not between sessions. It uses the standard library and httpx, and no code of the server.
+It speaks Bayeux 1.0 over a WebSocket, or by long-polling where there is none. It follows the server's advice, and
+connects again after network failures and server restarts. With a server that has the acknowledge extension, no event is
+lost or duplicated within a session; with Halley's history, also not between sessions. It uses the standard library,
+httpx and websockets, and no code of the server.
 
 `halley.client.wamp` has a client for WAMP, and `halley.client.nt4` one for NetworkTables; these two do not reconnect.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from halley.client.errors import Refused
 from halley.client.messages import Event, Keyed
@@ -15,32 +15,35 @@ from halley.client.wire import Wire
 
 _EVENTS_KEPT = 1_000
 
+Transport = Literal["auto", "websocket", "long-polling"]
+"""`auto`: a WebSocket where there is one, else long-polling."""
+
 
 class Client:
     """A Bayeux client, connected from the start of `async with` to its end.
 
-    `server` is a URL; if it has no path, the path is `/bayeux`. `token` is sent as `Authorization: Bearer`. `on_link`
-    is called for each change of the connection, with a text: the reason of a loss, the server's address, or the gap.
-    At most `events_kept` events are queued for the program; while it does not read, the client does not poll. (A server
-    without the acknowledge extension may add events to other replies; these are queued, too.)
+    `server` is a URL; if it has no path, the path is `/bayeux`. `token` is sent as `Authorization: Bearer`. With the
+    `transport` `auto` a WebSocket is used where there is one, else long-polling, and a session can go from one to the
+    other. `on_link` is called for each change of the connection, with a text: the reason of a loss, the server's
+    address, or the gap. At most `events_kept` events are queued for the program; while it does not read, the client
+    does not poll. (A server without the acknowledge extension may add events to other replies; these are queued, too.)
 
     All methods can be used by several tasks. A bad URL or token raises `ValueError`. Entering the block raises
     `ClientError` if the server does not accept the client; from then on the client reconnects by itself.
     """
-
-    _wire_class = Wire
 
     def __init__(
         self,
         server: str,
         *,
         token: str | None = None,
+        transport: Transport = "auto",
         timeouts: Timeouts | None = None,
         events_kept: int = _EVENTS_KEPT,
         on_link: Callable[[Link, str], None] | None = None,
     ) -> None:
         timeouts = timeouts or Timeouts()
-        self._wire = self._wire_class(server, token)
+        self._wire = self._wire_to(server, token, transport)
         self._inbox = Inbox(events_kept)
         self._session = Session(self._wire, self._inbox, timeouts, on_link)
         self._sender = Sender(self._wire, self._session, self._inbox, timeouts)
@@ -50,6 +53,11 @@ class Client:
     def url(self) -> str:
         """The URL of the server's Bayeux endpoint, without user and password."""
         return self._wire.name
+
+    @property
+    def transport(self) -> str:
+        """How the client is connected, or was the last time: `websocket` or `long-polling`."""
+        return self._wire.connection_type
 
     @property
     def client_id(self) -> str | None:
@@ -142,6 +150,13 @@ class Client:
             after = event.key if is_strict else None
         _, verdicts = await self._sender.settle(messages, is_repeatable=True)
         return verdicts
+
+    def _wire_to(self, server: str, token: str | None, transport: Transport) -> Wire:
+        if transport == "long-polling":
+            return Wire(server, token)
+        from halley.client.socket_wire import SocketWire  # it imports websockets, which not all clients need
+
+        return SocketWire(server, token, falls_back=transport == "auto")
 
     async def _change(self, channel: str, pattern: str, **more: Any) -> str:
         """Subscribe or unsubscribe, which can be repeated; returns the clientId for which it was done."""

@@ -80,7 +80,7 @@ class Sender:
         self, client_id: str, batch: Sequence[Outgoing], verdicts: list[Refused | None], deadline: float
     ) -> None:
         """Send one request, and add the results of its messages up to the first for which the session was unknown."""
-        texts = [message.text(client_id) for message in batch]
+        texts = {message.id: message.text(client_id) for message in batch}
         incoming = Incoming.read(await self._wire.post(texts, deadline - asyncio.get_running_loop().time()))
         for event in incoming.events:  # without the acknowledge extension any response can have events
             self._inbox.put_now(event)

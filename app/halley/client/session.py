@@ -39,6 +39,9 @@ ONLY_NEW, ALL = -1, -2
 SESSION_UNKNOWN = "402:"
 _REPLAY_REFUSED = "400::The replayId"
 
+_POLLS = {"/meta/handshake", "/meta/connect"}
+"""What `run` alone sends, one at a time: events come with the replies."""
+
 _HANDSHAKE = {
     "channel": "/meta/handshake",
     "version": "1.0",
@@ -210,8 +213,12 @@ class Session:
     # Used by the client
 
     async def begin(self) -> None:
-        """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
-        handshake = {**_HANDSHAKE, "supportedConnectionTypes": [self._wire.connection_type]}
+        """Handshake, and subscribe to all patterns again. Raises `ClientError`.
+
+        Where the server acknowledges no events, they could be lost over a WebSocket, or come faster than they are read.
+        """
+        await self._wire.open(self._timeouts.answer_s)
+        handshake = {**_HANDSHAKE, "supportedConnectionTypes": self._wire.connection_types}
         reply, incoming = await self._request(handshake, self._timeouts.answer_s)
         advice = Advice.read(reply)
         self._advice = advice or self._advice
@@ -221,10 +228,13 @@ class Session:
         client_id = text_of(reply.get("clientId"))
         if not client_id:
             raise OutcomeUnknown(f"no clientId in the handshake reply of {self._wire.name}")
+        self._batch = batch_of(reply)
+        if self._batch is None and await self._wire.avoid_socket():
+            await self.begin()
+            return
         self.positions.greet(reply)
         if self.patterns:
             await self._subscribe_again(client_id)
-        self._batch = batch_of(reply)
         self._is_first_connect = True
         self.client_id = client_id
         self._is_known.set()
@@ -318,6 +328,8 @@ class Session:
     async def _poll(self) -> None:
         """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
         client_id = await self.current()
+        if await self._wire.open(self._timeouts.network_s):
+            self._is_first_connect = True
         kind = self._wire.connection_type
         connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": kind}
         if self._is_first_connect:
@@ -355,8 +367,8 @@ class Session:
     async def _request(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
         """Send one message; returns its reply and the whole response."""
         message_id = next(self.ids)
-        text = encode({"id": message_id, **fields})
-        incoming = Incoming.read(await self._wire.post([text], within_s))
+        send = self._wire.poll if fields["channel"] in _POLLS else self._wire.post
+        incoming = Incoming.read(await send({message_id: encode({"id": message_id, **fields})}, within_s))
         reply = incoming.replies.get(message_id)
         if reply is None:
             raise OutcomeUnknown(f"no reply to {fields['channel']} from {self._wire.name}")

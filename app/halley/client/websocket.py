@@ -1,4 +1,4 @@
-"""What the clients of WAMP and NetworkTables share: one WebSocket, and how several tasks read from it.
+"""What the clients share: one WebSocket, and how several tasks read from it.
 
 There is not a task that reads all the time. A task that waits for something reads for all that wait. So a program that
 does not read slows the server down, and does not fill its own memory.
@@ -25,6 +25,14 @@ _WRONG = (ValueError, TypeError, LookupError, RecursionError, OverflowError)
 """What Python raises where a frame is not of the form that it should have."""
 
 Message = TypeVar("Message")
+
+
+class _Connect(connect):
+    """Follows no redirect, as the clients that use HTTP do not: a token is for the server that it was given for."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Return the error that the redirect is."""
+        return exc
 
 
 def websocket_url(server: str, path: str) -> str:
@@ -66,7 +74,7 @@ class WebSocketClient(ABC, Generic[Message]):
 
     async def open(self) -> None:
         """Open the WebSocket and nothing else; `async with` also begins the session."""
-        self.socket = await connect(self.url, subprotocols=self._subprotocols, **self._options)
+        self.socket = await _Connect(self.url, subprotocols=self._subprotocols or None, **self._options)
 
     async def close(self) -> None:
         """Close the WebSocket with a closing handshake, as the end of `async with` does too."""

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -42,7 +42,7 @@ class Wire:
     """The HTTP connections to one server. Cookies are kept, since sessions and load balancers may depend on them."""
 
     connection_type = "long-polling"
-    """The name of this transport in a handshake (Bayeux 1.0, 5)."""
+    """The name of the transport that is used now (Bayeux 1.0, 5)."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Set the server's URL and the token for it. Raises `ValueError` if either is invalid."""
@@ -54,16 +54,33 @@ class Wire:
         """The server's URL without user and password, for messages."""
         return str(self.url.copy_with(userinfo=b""))
 
+    @property
+    def connection_types(self) -> list[str]:
+        """The names of the transports that a handshake offers."""
+        return [self.connection_type]
+
     async def close(self) -> None:
         """Close all connections to the server; nothing can be posted after that."""
         await self._http.aclose()
 
-    async def post(self, messages: Sequence[str], within_s: float) -> list[dict[str, Any]]:
-        """Send messages, each as JSON text, and return the messages of the response, within `within_s` seconds.
+    async def open(self, within_s: float) -> bool:  # noqa: ARG002 - for other transports
+        """Prepare for a handshake or a connect; True if there is a new connection, of which the server should know."""
+        return False
+
+    async def poll(self, messages: Mapping[str, str], within_s: float) -> list[dict[str, Any]]:
+        """Send a handshake or a connect, as `post` does."""
+        return await self.post(messages, within_s)
+
+    async def avoid_socket(self) -> bool:
+        """Use no WebSocket, since the server does not acknowledge events; True if a new handshake is due."""
+        return False
+
+    async def post(self, messages: Mapping[str, str], within_s: float) -> list[dict[str, Any]]:
+        """Send messages, JSON texts by their ids, and return the messages of the response, within `within_s` seconds.
 
         Raises `Unreachable`, `OutcomeUnknown`, or `Refused` with the HTTP status.
         """
-        body = f"[{','.join(messages)}]".encode()
+        body = f"[{','.join(messages.values())}]".encode()
         deadline = asyncio.get_running_loop().time() + within_s
         try:
             response, answer = await self._exchange(body, within_s)
@@ -74,7 +91,7 @@ class Wire:
                 reason = f"{self.name} closed the connection during a request of {len(body):,} bytes"
                 raise Refused(reason, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
         _check_status(response, self.name)
-        return _messages(answer, self.name)
+        return messages_of(answer, self.name)
 
     async def _exchange(self, body: bytes, within_s: float) -> tuple[httpx.Response, bytes]:
         """Send one request and return its response and body. Raises `Unreachable`, `OutcomeUnknown`, `_HungUp`."""
@@ -179,7 +196,8 @@ def _check_status(response: httpx.Response, name: str) -> None:
     raise Refused(reason, status=status)
 
 
-def _messages(body: bytes, name: str) -> list[dict[str, Any]]:
+def messages_of(body: str | bytes, name: str) -> list[dict[str, Any]]:
+    """Return the Bayeux messages in a response or frame from the server `name`. Raises `OutcomeUnknown`."""
     try:
         messages = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The chat: four people over long-polling and one on an old page with JSONP, who answer each other.
+"""The chat: four people with Halley's own client and one on an old page with JSONP, who answer each other.
 
 All who read a sentence think of an answer and wait a moment. The first one says it; the others read that and drop
 theirs. A sentence determines which ones can follow, so none is in two turns.
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from halley.client import Client
+from halley.client.client import Transport
 from halley.client.wire import Trace, Wire
 
 TALKS = (
@@ -100,7 +101,8 @@ class _ScriptWire(Wire):
 class ScriptPage(Client):
     """The client of an old web page, which can only load scripts."""
 
-    _wire_class = _ScriptWire
+    def _wire_to(self, server: str, token: str | None, transport: Transport) -> Wire:  # noqa: ARG002 - there is one way
+        return _ScriptWire(server, token)
 
 
 async def take_part(server: str, random: Random, *, name: str) -> None:

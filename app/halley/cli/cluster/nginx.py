@@ -2,9 +2,8 @@
 
 It has what `deploy/nginx/` recommends, with the numbers of the settings. Any node serves any request, but the
 one that has its session does it at a third of the cost. So a browser's requests go to the node that its cookie names,
-and those without such a cookie to one node for each address. Sessions of WebSockets live on their connections, so those
-go to the node with the fewest. Requests that could not be sent to a node, since it does not run at present, go to
-another one.
+and those without such a cookie to one node for each address, or WebSockets to the node with the fewest. Requests that
+could not be sent to a node, since it does not run at present, go to another one.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def site(settings: Settings, nodes: dict[str, int], keeper: int, port: int) -> s
     listen = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
     secure = ""
     if tls.cert:
-        listen += " ssl"
+        listen += " ssl http2"
         secure = f"""\
     ssl_certificate {quoted(Path(tls.cert).absolute())};
     ssl_certificate_key {quoted(Path(tls.key or tls.cert).absolute())};
@@ -91,9 +90,13 @@ map $cookie_{cookie} $halley_of_cookie {{
     default halley_of_client;
 {cookies}}}
 
+map $cookie_{cookie} $halley_of_socket {{
+    default halley_fewest;                # a Bayeux session that comes back goes to its node
+{cookies}}}
+
 map $http_upgrade $halley_node {{
     default     $halley_of_cookie;
-    ~*websocket halley_fewest;
+    ~*websocket $halley_of_socket;
 }}
 
 {_scheme(settings)}limit_conn_zone $binary_remote_addr zone=halley_per_address:10m;
