@@ -1,21 +1,38 @@
 // A program that uses cometd.js as its documentation says; the same in Node.js and in a page.
 // It reports what it sees by `observe` and decides nothing.
 
-export function drive({CometD, AckExtension, TimeSyncExtension}, options, observe) {
-    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
+import {fromTest, toTest} from "./values.mjs";
+
+export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}, options, observe) {
+    const {url, without, extensions, requestHeaders = {}, handshake = {}, stickyReconnect = true} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
-    const patterns = new Set();
+    const patterns = new Set(options.patterns); // of a page that subscribes in its listener for handshakes
     const handles = new Map();
     let spoiled = {};
+    let next = null;
 
     without.forEach((type) => cometd.unregisterTransport(type));
-    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders});
+    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders, stickyReconnect});
+    // The documented place to change the transport of a session.
+    const decide = cometd.onTransportFailure;
+    cometd.onTransportFailure = (message, failure, handle) => decide.call(cometd, message, failure, (decided) => {
+        if (next) {
+            decided.transport = cometd.findTransport(next);
+        }
+        handle.call(cometd, decided);
+    });
     if (extensions.includes("ack")) {
         cometd.registerExtension("ack", new AckExtension());
     }
     if (extensions.includes("timesync")) {
         cometd.registerExtension("timesync", timesync);
+    }
+    if (extensions.includes("binary")) {
+        cometd.registerExtension("binary", new BinaryExtension());
+    }
+    if (extensions.includes("reload")) {
+        cometd.registerExtension("reload", new ReloadExtension());
     }
     cometd.registerExtension("observer", {
         incoming(message) {
@@ -32,7 +49,7 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
     });
     // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
     cometd.addListener("/meta/handshake", (handshake) => {
-        if (handshake.successful && handshake.reestablish) {
+        if (handshake.successful) {
             cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
         }
     });
@@ -40,9 +57,9 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
     function subscribe(pattern) {
         patterns.add(pattern);
         return new Promise((resolve) => {
-            const hear = ({channel, data}) => {
+            const hear = ({channel, data, ext}) => {
                 if (data !== undefined) { // cometd.js calls subscribers of /** for meta messages too
-                    observe({event: {pattern, channel, data}});
+                    observe({event: {pattern, channel, data: toTest(data), ext}});
                 }
             };
             handles.set(pattern, cometd.subscribe(pattern, hear, (reply) => resolve(outcome(reply))));
@@ -68,6 +85,29 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
         publish: (channel, data) => new Promise((resolve) => {
             cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
         }),
+        publishBytes: (channel, bytes) => new Promise((resolve) => {
+            cometd.publishBinary(channel, fromTest(bytes), true, (reply) => resolve(outcome(reply)));
+        }),
+        burst: (channel, first, count) => new Promise((resolve) => { // publishes numbers, without a wait in between
+            let replies = 0;
+            const replied = ({successful}) => {
+                replies += successful;
+                if (replies === count) {
+                    resolve({successful: true});
+                }
+            };
+            for (let number = first; number < first + count; number++) {
+                cometd.publish(channel, number, replied);
+            }
+        }),
+        move: async (type) => { // from now on a failure changes the transport to this one; null leaves it to cometd.js
+            next = type;
+            return {successful: true};
+        },
+        reload: async () => { // what a page does when it is about to be reloaded
+            cometd.reload();
+            return {successful: true};
+        },
         spoil: async (fields) => { // from now on these fields replace those of connects
             spoiled = fields;
             return {successful: true};

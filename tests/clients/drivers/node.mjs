@@ -1,5 +1,5 @@
 // Runs one client in Node.js: reads commands from standard input and prints what the client sees, one JSON per line.
-//   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
+//   node node.mjs cometd9|cometd8|cometd7|faye|faye-1.2 '{"url": ..., "without": [...], "extensions": [...]}'
 //   node node.mjs ntcore '{"port": ...}'
 //   node node.mjs autobahn|wampy '{"url": ..., "pollUrl": ..., "serializer": "json"|"msgpack"|"cbor"}'
 
@@ -11,22 +11,27 @@ const [library, options] = process.argv.slice(2);
 
 const load = {
     async cometd9() {
-        const {adapt} = await import("cometd-nodejs-client");
-        adapt();
-        const {drive} = await import("./cometd.mjs");
-        return [drive, await import("cometd")];
+        return [await adapted(), await import("cometd")];
+    },
+    async cometd8() {
+        return [await adapted(), await import("cometd-8")];
     },
     async cometd7() {
         require("cometd-nodejs-client-1").adapt();
         const {drive} = await import("./cometd.mjs");
         const {CometD} = require("cometd-7");
         const AckExtension = require("cometd-7/AckExtension");
+        const BinaryExtension = require("cometd-7/BinaryExtension");
         const TimeSyncExtension = require("cometd-7/TimeSyncExtension");
-        return [drive, {CometD, AckExtension, TimeSyncExtension}];
+        return [drive, {CometD, AckExtension, BinaryExtension, TimeSyncExtension}];
     },
     async faye() {
         const {drive} = await import("./faye.mjs");
         return [drive, require("faye")];
+    },
+    async "faye-1.2"() {
+        const {drive} = await import("./faye.mjs");
+        return [drive, require("faye-1.2")];
     },
     async jsforce() { // Salesforce's replay extension, as jsforce publishes it, in Faye's client
         const {drive} = await import("./faye.mjs");
@@ -54,6 +59,12 @@ const load = {
         return [drive, {Wampy, serializers, ws: require("ws"), signCra}];
     },
 };
+
+async function adapted() { // to Node.js
+    const {adapt} = await import("cometd-nodejs-client");
+    adapt();
+    return (await import("./cometd.mjs")).drive;
+}
 
 console.log = console.info = console.debug = console.error; // standard output is for observations
 const show = (observation) => process.stdout.write(`${JSON.stringify(observation)}\n`);
