@@ -24,6 +24,7 @@ import org.cometd.client.http.jetty.JettyHttpClientTransport;
 import org.cometd.client.transport.ClientTransport;
 import org.cometd.client.websocket.jakarta.WebSocketTransport;
 import org.cometd.common.HashMapMessage;
+import org.cometd.common.JacksonJSONContextClient;
 import org.eclipse.jetty.client.HttpClient;
 import org.eclipse.jetty.util.ajax.JSON;
 
@@ -41,14 +42,16 @@ public class Driver {
     private Driver(Map<String, Object> options) throws Exception {
         Collection<Object> without = listOf(options.get("without"));
         Collection<Object> extensions = listOf(options.get("extensions"));
+        // The default parser of its long-polling, Jetty's, fails at arrays in arrays.
+        Map<String, Object> parser = Map.of(ClientTransport.JSON_CONTEXT_OPTION, new JacksonJSONContextClient());
         List<ClientTransport> transports = new ArrayList<>();
         if (!without.contains("websocket")) {
-            transports.add(new WebSocketTransport(null, null, ContainerProvider.getWebSocketContainer()));
+            transports.add(new WebSocketTransport(parser, null, ContainerProvider.getWebSocketContainer()));
         }
         if (!without.contains("long-polling")) {
             HttpClient http = new HttpClient();
             http.start();
-            transports.add(new JettyHttpClientTransport(null, http));
+            transports.add(new JettyHttpClientTransport(parser, http));
         }
         ClientTransport first = transports.remove(0);
         client = new Client((String)options.get("url"), first, transports.toArray(new ClientTransport[0]));
