@@ -42,7 +42,7 @@ from halley.host.frames import (
 )
 from halley.host.kernel import limit_unsent, set_keepalive, unread_bytes
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, ServerContext
-from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
+from halley.protocols.contract import ABNORMAL, GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from halley.transports.addresses import Proxies
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
@@ -113,10 +113,11 @@ class WebSocket:
         head, self._head = self._head, None
         assert head is not None
         self._transport = transport
-        self._engine = self._sockets.route.protocol.connect(self, head, self._received_at)
+        self._engine = self._sockets.route.connect(self, head, self._received_at)
         self._sockets.add(self, self._received_at)
         transport.set_protocol(cast(Any, self))
-        limit_unsent(transport.get_extra_info("socket"), 0)  # reports of what is written are for HTTP
+        if not self._sockets.route.service.reports_left:
+            limit_unsent(transport.get_extra_info("socket"), 0)
         transport.write(accepted)
         if self._pings is None:
             set_keepalive(transport)
@@ -146,6 +147,8 @@ class WebSocket:
             return
         if isinstance(outcome, list):
             self._transport.write(outcome[0] if len(outcome) == 1 else b"".join(outcome))
+        elif outcome.code == ABNORMAL:
+            self.cut(outcome.reason)
         else:
             self._end(outcome.code, outcome.reason, outcome.frames)
 
@@ -216,7 +219,7 @@ class WebSocket:
             self._pinged_since = 0.0
         if self._pinged_since:
             if now - self._pinged_since >= pings.pong_s:
-                self._fail(INTERNAL_ERROR, "no reply to a ping", "pong_s")
+                self._fail(pings.lost_code, "no reply to a ping", "pong_s")
         elif now - self._received_at >= pings.ping_s:
             self._pinged_since = now
             self._transport.write(frame(PING, b""))
@@ -313,7 +316,7 @@ class WebSocket:
         self._parts += data
         self._fragments += 1
         if self._fragments > self._shared.limits.fragments:
-            self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
+            self._fail(TOO_BIG, "too many fragments", "fragments")
         elif is_final:
             whole, self._parts, self._fragments = bytes(self._parts), bytearray(), 0
             self._accept_message(self._opcode, whole, now)
@@ -387,8 +390,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 _ACCEPTED = (
-    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n\r\n"
+    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: {}\r\n"
 )
 _VERSION: Final = (b"sec-websocket-version", b"13")
 _UPGRADE: Final = (b"upgrade", b"websocket")
@@ -431,7 +433,9 @@ class WebSockets:
             raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
         if [header for header in headers if header[0] == _VERSION[0]] != [_VERSION]:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
-        accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
+        more = [(b"sec-websocket-protocol", subprotocol.encode())] if subprotocol else []
+        accepted = _ACCEPTED.format(accept_key(key)).encode()
+        accepted += b"".join(b"%b: %b\r\n" % header for header in (*more, *self.route.headers(head))) + b"\r\n"
         return WebSocket(head, subprotocol, self), accepted
 
     def add(self, socket: WebSocket, now: float) -> None:

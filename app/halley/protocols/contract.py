@@ -34,9 +34,12 @@ from halley.broker.policy import Proof
 from halley.broker.sessions import Outlet, Session
 from halley.settings import Verb
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
-TRY_AGAIN_LATER = 1013
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1002, 1003, 1008, 1009
+INTERNAL_ERROR, TRY_AGAIN_LATER = 1011, 1013
 """Status codes with which a WebSocket is closed (RFC 6455, 7.4.1)."""
+
+ABNORMAL = 1006
+"""In place of a status code: cut the connection, and send nothing more, not even what was written before."""
 
 Resume = Callable[[Any, Exception | None, float], None]
 """Called with the value that was waited for or None, the error or None (`TimeoutError` at the deadline), and `now`."""
@@ -79,13 +82,15 @@ class Link(Protocol):
 class Pings(NamedTuple):
     """How to find out that a peer is lost without having closed its connection.
 
-    A peer that is silent for `ping_s` is pinged, and has `pong_s` to reply. With `is_steady` each peer is pinged every
-    `ping_s`, since it may itself disconnect from a silent server, and is lost once it is silent for `pong_s`.
+    A peer that is silent for `ping_s` is pinged, and has `pong_s` to reply, else it is closed with `lost_code`. With
+    `is_steady` each peer is pinged every `ping_s`, since it may itself disconnect from a silent server, and is lost
+    once it is silent for `pong_s`.
     """
 
     ping_s: float
     pong_s: float
     is_steady: bool = False
+    lost_code: int = INTERNAL_ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,8 @@ class WebSocketService:
     """How WebSockets reach a protocol: its paths and subprotocols, and the bounds of a connection.
 
     `subprotocols` are in the order of the server's preference, each with its pings, if it has any. `look_s` is the
-    interval at which each peer is looked at: to note each message would cost more than reading it.
+    interval at which each peer is looked at: to note each message would cost more than reading it. With `reports_left`
+    a link takes frames again only when nearly all bytes have left the kernel too, where the system reports that.
     """
 
     paths: tuple[str, ...]
@@ -102,6 +108,7 @@ class WebSocketService:
     pings_per_s: float
     kill_s: float
     look_s: float
+    reports_left: bool = False
 
 
 class Context(Protocol):

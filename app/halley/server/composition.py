@@ -82,7 +82,7 @@ class Server:
             read=self.history.read,
             node_of=None if others is None else others.node_of,
         )
-        self._bayeux = BayeuxProtocol(self.engine, self._drain_s)
+        self._bayeux = BayeuxProtocol(self.engine, self._drain_s, waits.wait)
         parts = Parts(
             settings,
             self.broker,
@@ -188,6 +188,7 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
         types.append("cross-origin-long-polling")  # Faye's name for a POST by CORS, which it must find here
     if settings.bayeux.callback_polling:
         types.append("callback-polling")
+    types.append("websocket")
     return types
 
 

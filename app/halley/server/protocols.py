@@ -84,7 +84,7 @@ Compose = Callable[[Parts], Mount | None]
 def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux: make the endpoint for the engine that every server has."""
     note = parts.session_log.request_refused
-    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, note, parts.settings, parts.others)
+    endpoint = BayeuxEndpoint(parts.bayeux, parts.guard, note, parts.settings, parts.others)
     return Mount(parts.bayeux, endpoint)
 
 

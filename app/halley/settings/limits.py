@@ -26,7 +26,7 @@ class Limits:
     )
     nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; limits the memory for parsing; then 413")
     fragments: int = knob(
-        4_096, unit="fragments", low=1, why="of one WebSocket message; libraries send 1 KiB or more in each; then 1008"
+        4_096, unit="fragments", low=1, why="of one WebSocket message; libraries send 1 KiB or more in each; then 1009"
     )
     empty_frames_per_s: float = knob(
         1_000.0,
@@ -140,7 +140,7 @@ class Limits:
 LIMITS = (
     *(limit.name for limit in fields(Limits) if limit.name not in ("exempt", "publish_burst")),
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
-    *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP
+    *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP, and of Bayeux over WebSocket
     *("waiting_calls", "wildcard_forms", "testaments"),
     *("name_bytes", "topics", "publishers", "properties_bytes", "values_per_s"),  # of NetworkTables
     *("last_bytes", "elements", "control_bytes"),

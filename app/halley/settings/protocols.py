@@ -92,6 +92,20 @@ class Bayeux:
         why="of a held connect that a newer one replaces; 200: with a reply; 400 to 599: without, as CometD",
     )
     timestamp: bool = knob(default=False, why="the timestamp extension; it costs an encoding for each receiver")
+    hello_s: float = knob(
+        10.0, unit="s", low=0.1, why="a WebSocket that has no session by then, or no more for so long, is closed"
+    )
+    ping_s: float = knob(
+        20.0, unit="s", low=0.1, why="a WebSocket that is silent for this long is pinged; as in the websockets library"
+    )
+    pong_s: float = knob(20.0, unit="s", low=0.1, why="a WebSocket that does not reply to a ping by then is closed")
+    pings_per_s: float = knob(20.0, unit="pings/s", low=1, why="of one client; then it is closed with 1008")
+    kill_s: float = knob(
+        1.0, unit="s", low=0, zero="cut immediately", why="time for a client that is disconnected to read the reason"
+    )
+    message_bytes: int = knob(
+        262_144, unit="bytes", low=1_024, why="of one WebSocket message; then the connection is closed with 1009"
+    )
     replay_in_data: bool = knob(
         default=True,
         why="Salesforce's clients read an event's position in its data; only sessions that use replay get it",

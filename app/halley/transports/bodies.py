@@ -1,8 +1,7 @@
 """The messages in a request's body or query: bytes in, JSON objects out.
 
 Clients send various content types: `application/json`, forms, Faye's `text/plain` with a form inside, none at all. So
-the text decides: what begins like JSON is JSON, what contains `message=` is a form. Everything is bounded before and
-after parsing, since parsed JSON can be thirty times larger than its text.
+the text decides: what begins like JSON is JSON (`protocols/bayeux/batches.py`), what contains `message=` is a form.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import codecs
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from orjson import JSONDecodeError
-from orjson import loads as loads_quickly
 from starlette.types import Receive
 
-from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, is_usual, loads
+from halley.protocols.bayeux import batches
+from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages
 from halley.settings import Limits
 from halley.transports.guard import Rejection
 
@@ -40,13 +38,6 @@ _ODD_FIELDS = 8
 
 class Disconnected(Exception):
     """The peer disconnected before its request was complete."""
-
-
-class Batch(NamedTuple):
-    """The messages of one request, and whether any of them contains an `OutOfRange` number."""
-
-    messages: list[dict[str, Any]]
-    has_odd_numbers: bool
 
 
 async def read_body(receive: Receive, limits: Limits) -> bytes:
@@ -90,24 +81,10 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
 
 
 def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dict[str, Any]] | None:
-    """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body.
-
-    Its values need not be counted: each has a byte. A body that may have an integer beyond 64 bits is another.
-    """
-    if len(body) > limits.nodes or (content_type not in _IN_UTF_8 and _charset_of(content_type) != "utf-8"):
+    """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body."""
+    if content_type not in _IN_UTF_8 and _charset_of(content_type) != "utf-8":
         return None
-    try:
-        value = loads_quickly(body)
-    except JSONDecodeError:
-        return None
-    messages = value if type(value) is list else [value]
-    if not 0 < len(messages) <= limits.messages:
-        return None
-    most_levels = limits.nesting - 1  # below those of an array
-    for message in messages:
-        if type(message) is not dict or not is_usual(message, most_levels):
-            return None
-    return messages
+    return batches.usual(body, limits)
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
@@ -123,32 +100,14 @@ def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tup
 
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Rejection`."""
-    messages: list[dict[str, Any]] = []
-    nodes = 0
-    has_odd_numbers = False
-    for text in texts:
-        try:
-            value, is_odd = loads(text)
-            nodes += count_nodes(text, value, limits.nesting, limits.nodes)
-        except NotJson:
-            raise Rejection(400, "body is not JSON") from None
-        except NestedTooDeeply:
-            raise Rejection(400, "nested too deeply", limit="nesting") from None
-        has_odd_numbers = has_odd_numbers or is_odd
-        found = value if isinstance(value, list) else [value]
-        for message in found:
-            if not isinstance(message, dict):
-                raise Rejection(400, "body is not a Bayeux message")
-        if messages:
-            messages.extend(found)
-        else:
-            messages = found
-        if len(messages) > limits.messages or nodes > limits.nodes:
-            limit = "messages" if len(messages) > limits.messages else "nodes"
-            raise Rejection(413, "too many messages or values", limit=limit)
-    if not messages:
+    try:
+        batch = batches.parse(texts, limits)
+    except Malformed as wrong:
+        status = 413 if isinstance(wrong, TooManyMessages) else 400
+        raise Rejection(status, wrong.text, limit=wrong.limit) from None
+    if not batch.messages:
         raise Rejection(400, "no message")
-    return Batch(messages, has_odd_numbers)
+    return batch
 
 
 @lru_cache(_REMEMBERED)

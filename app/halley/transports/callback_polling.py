@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 
+from halley.protocols.bayeux.batches import Batch
 from halley.protocols.bayeux.messages import SCRIPT_ESCAPES
 from halley.protocols.bayeux.session import Reply
 from halley.settings import Bayeux, Limits
-from halley.transports.bodies import Batch, form_fields, parse
+from halley.transports.bodies import form_fields, parse
 from halley.transports.guard import Rejection
 from halley.transports.head import UNCACHED, Head
 

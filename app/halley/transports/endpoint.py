@@ -1,31 +1,35 @@
 """The Bayeux endpoint: serves every request below one of Bayeux's paths.
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
-(`callback_polling.py`). `request` makes the engine's request, and `headers` those of its response; Halley's own host
-uses both too, which serves a POST without a scope and a task (`host/bayeux.py`). For all other requests and servers
-this is an ASGI application. It is a raw one on purpose: the request and response objects of a framework cost more than
-all of Bayeux.
+(`callback_polling.py`), or opens a WebSocket (`BayeuxRoute`). `request` makes the engine's request, and `headers` those
+of its response; Halley's own host uses both too, which serves a POST without a scope and a task (`host/bayeux.py`). For
+all other requests and servers this is an ASGI application. It is a raw one on purpose: the request and response objects
+of a framework cost more than all of Bayeux.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.broker.errors import AtCapacity, TokenRefused
 from halley.protocols.bayeux.outcomes import Misdirected, Request, Transport
+from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.bayeux.session import Reply
+from halley.protocols.contract import Engine, Link
 from halley.settings import Cookie, Settings
 from halley.transports import callback_polling
 from halley.transports.asgi import AsgiConnection, respond
 from halley.transports.bodies import messages_of_body, read_body, usual_messages
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
+from halley.transports.head import BAD_TOKEN, CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
 from halley.transports.relay import Relay, is_relayed
-from halley.transports.websocket import Endpoint
+from halley.transports.websocket import Endpoint, WebSocketRoute, serve_socket
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
 """The headers of every response by long-polling."""
@@ -44,19 +48,69 @@ class PostHead(NamedTuple):
     token: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BayeuxRoute(WebSocketRoute):
+    """The WebSockets of Bayeux, at its paths and below them; a subprotocol may be offered, and none is chosen."""
+
+    bayeux: BayeuxProtocol
+    cookie: Cookie
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of Bayeux's, or below one."""
+        return any(f"{path}/".startswith(f"{mount}/") for mount in self.service.paths)
+
+    def check_head(self, head: Head) -> None:
+        """Check that connections are accepted now, and the token, if there is one. Raises `Rejection`."""
+        engine = self.bayeux.engine
+        if engine.replies.advisor.is_draining:
+            raise Rejection(503, "the server is shutting down", headers=(RETRY_AFTER,))
+        try:
+            engine.broker.check_load()
+        except AtCapacity:
+            raise Rejection(503, "the server is full", headers=(RETRY_AFTER,)) from None
+        token = bearer_token(head.fields.get(b"authorization"))
+        if token is not None and engine.identities.accept_tokens:
+            try:
+                engine.identities.prove(token, engine.sessions.wall_s(monotonic()))
+            except TokenRefused as refused:
+                raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
+
+    def choose(self, offered: Iterable[str]) -> str:  # noqa: ARG002 - none of them is
+        """No subprotocol."""
+        return ""
+
+    def headers(self, head: Head) -> list[Header]:
+        """The browser cookie, if the request has none."""
+        if self._cookies(head):
+            return []
+        head.new_cookie = self.bayeux.engine.sessions.new_id()
+        return [(b"set-cookie", browser_cookie(head.new_cookie, self.cookie, is_secure=head.scheme == "https"))]
+
+    def connect(self, link: Link, head: Head, now: float) -> Engine:
+        """Make the engine for a WebSocket, with what its opening request says of who sends the messages."""
+        token = bearer_token(head.fields.get(b"authorization"))
+        return self.bayeux.connect(link, head, now, self._cookies(head), head.new_cookie, token)
+
+    def _cookies(self, head: Head) -> tuple[str, ...]:
+        return cookie_values(head.fields.get(b"cookie", b""), self.cookie.name.encode())
+
+
 class BayeuxEndpoint(Endpoint):
-    """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET.
+    """Serves Bayeux: long-polling by POST, callback-polling by GET, and WebSockets by `route`.
 
     `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
     """
 
+    route: BayeuxRoute
+
     def __init__(
-        self, engine: BayeuxEngine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
+        self, bayeux: BayeuxProtocol, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
         self.guard = guard
+        self.route = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
         self.relay = relay
         self.note = note
-        self._engine = engine
+        self._engine = bayeux.engine
         self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "POST")
         self._paths = frozenset(settings.bayeux.paths)
         self._below = tuple(f"{path}/" for path in settings.bayeux.paths)
@@ -71,8 +125,11 @@ class BayeuxEndpoint(Endpoint):
         return path in self._paths or path.startswith(self._below)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request; a bad one gets a status and text of Halley too."""
-        await self._guarded(scope, receive, send)
+        """Respond to one request, or serve a WebSocket; a bad request gets a status and text of Halley too."""
+        if scope["type"] == "websocket":
+            await serve_socket(self.route, self._limits, self.note, scope, receive, send)
+        else:
+            await self._guarded(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         head, connection = head_in(scope), AsgiConnection(self._engine, scope, receive, send)

@@ -123,7 +123,7 @@ class Guard:
         if len(length) >= self._length_digits and (len(length) > 18 or int(length) > self._body_bytes):
             raise Rejection(413, "request body too large", closes=True, headers=cors, limit="body_bytes")
         if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
-            text = "this path does not accept WebSockets; use long-polling"
+            text = "this request opens no WebSocket; use GET, with Connection: Upgrade, on a path that accepts them"
             raise Rejection(400, text, closes=True, headers=cors)
         return cors
 

@@ -17,6 +17,7 @@ Header = tuple[bytes, bytes]
 """A header field of a request or response: its name in lower case, and its value."""
 
 CLOSE: Header = (b"connection", b"close")
+BAD_TOKEN: Header = (b"www-authenticate", b'Bearer error="invalid_token"')
 JSON: Header = (b"content-type", b"application/json; charset=utf-8")
 RETRY_AFTER: Header = (b"retry-after", b"5")
 UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
@@ -36,7 +37,8 @@ class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
     `address` and `port` are the client's, empty and 0 where the server does not know them: a proxy does not name the
-    client's port. `scheme` is `http` or `https`.
+    client's port. `scheme` is `http` or `https`. `new_cookie` is the browser cookie that the response to a WebSocket
+    sets, if it sets one.
     A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
     """
 
@@ -47,6 +49,7 @@ class Head:
     address: str
     scheme: str
     port: int = 0
+    new_cookie: str = ""
     _headers: Mapping[str, str] | None = None
 
     @classmethod

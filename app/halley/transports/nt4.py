@@ -19,6 +19,7 @@ from halley.protocols.contract import Pings, WebSocketService, WireProtocol
 from halley.protocols.nt4.names import BASE, RTT, V40, V41, client_name
 from halley.settings import Settings
 from halley.transports.guard import Guard, Rejection
+from halley.transports.head import Head
 from halley.transports.websocket import WebSocketRoute
 
 Serves = Callable[[float], bool]
@@ -45,15 +46,15 @@ class Nt4Route(WebSocketRoute):
         """Whether a path is one of NetworkTables, with or without a client's name."""
         return path == BASE or path.startswith(f"{BASE}/")
 
-    def check_path(self, path: str) -> None:
-        """Check that a path has a client's name in UTF-8 of at most `name_bytes` bytes. Raises `Rejection`.
+    def check_head(self, head: Head) -> None:
+        """Check that the path has a client's name in UTF-8 of at most `name_bytes` bytes. Raises `Rejection`.
 
-        It does so for every path while clients are not served here.
+        It raises one for every path while clients are not served here.
         """
         if self.serves is not None and not self.serves(monotonic()):
             raise Rejection(503, "another node of the cluster serves NetworkTables", headers=_RETRY)
         try:
-            name = client_name(path)
+            name = client_name(head.path)
         except UnicodeDecodeError:
             raise Rejection(400, "the name in the path must be UTF-8") from None
         if not name:

@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from halley.protocols.contract import Close, Engine, WebSocketService, WireProtocol
+from halley.protocols.contract import ABNORMAL, Close, Engine, Link, WebSocketService, WireProtocol
 from halley.settings import Limits
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, raw_path, route_path
@@ -43,8 +43,16 @@ class WebSocketRoute:
         """Whether a path is one of the route's."""
         return path.removesuffix("/") in self.service.paths
 
-    def check_path(self, path: str) -> None:
-        """Check that a path, as it was sent, has what the engine needs. Raises `Rejection`."""
+    def check_head(self, head: Head) -> None:
+        """Check that a head, with its path as it was sent, has what the engine needs. Raises `Rejection`."""
+
+    def headers(self, head: Head) -> list[Header]:  # noqa: ARG002 - for other routes
+        """The headers that the response which accepts a WebSocket has in addition."""
+        return []
+
+    def connect(self, link: Link, head: Head, now: float) -> Engine:
+        """Make the engine for a WebSocket that was accepted."""
+        return self.protocol.connect(link, head, now)
 
     def choose(self, offered: Iterable[str]) -> str:
         """The first of the offered subprotocols that the route has. Raises `Rejection`."""
@@ -61,7 +69,7 @@ def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
     """Check a request that opens a WebSocket, and choose one of its subprotocols. Raises `Rejection`."""
     route.guard.check_names(headers)
     route.guard.check_origin(head)
-    route.check_path(head.path)
+    route.check_head(head)
     offered = [value for name, value in headers if name == b"sec-websocket-protocol"]
     return route.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
 
@@ -120,21 +128,27 @@ class WebSocketEndpoint(Endpoint):
         await (self._serve_socket if scope["type"] == "websocket" else self._guarded)(scope, receive, send)
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one WebSocket from its opening request to its end."""
-        if (await receive())["type"] != "websocket.connect":
-            return
-        head = Head.of(scope)
-        try:
-            if not self.route.matches(route_path(scope)):
-                raise Rejection(403, "this path does not accept WebSockets")
-            head.path = raw_path(scope)
-            subprotocol = check(head, scope["headers"], self.route)
-        except Rejection as rejection:
-            self._note(rejection, head)
-            await reject(scope, send, rejection)
-            return
-        await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        await _AsgiWebSocket(head, subprotocol, self.route, self._limits, send).serve(receive)
+        await serve_socket(self.route, self._limits, self._note, scope, receive, send)
+
+
+async def serve_socket(
+    route: WebSocketRoute, limits: Limits, note: Note, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Serve one WebSocket of a route from its opening request to its end."""
+    if (await receive())["type"] != "websocket.connect":
+        return
+    head = Head.of(scope)
+    try:
+        if not route.matches(route_path(scope)):
+            raise Rejection(403, "this path does not accept WebSockets")
+        head.path = raw_path(scope)
+        subprotocol = check(head, scope["headers"], route)
+    except Rejection as rejection:
+        note(rejection, head)
+        await reject(scope, send, rejection)
+        return
+    await send({"type": "websocket.accept", "subprotocol": subprotocol or None, "headers": route.headers(head)})
+    await _AsgiWebSocket(head, subprotocol, route, limits, send).serve(receive)
 
 
 async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -180,6 +194,8 @@ class _AsgiWebSocket:
         if isinstance(outcome, Close):
             self._close, self._is_over = outcome, True
             outcome = outcome.frames
+            if self._close.code == ABNORMAL:
+                self._waiting.clear()
         self._waiting += outcome
         self.backlog_bytes += sum(map(len, outcome))
         self._news.set()
@@ -189,7 +205,7 @@ class _AsgiWebSocket:
 
     async def serve(self, receive: Receive) -> None:
         """Read and write until either side has ended it."""
-        self._engine = self._route.protocol.connect(self, self._head, monotonic())
+        self._engine = self._route.connect(self, self._head, monotonic())
         ends = [asyncio.ensure_future(work) for work in (self._read(receive), self._write())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -232,9 +248,10 @@ class _AsgiWebSocket:
                     if not await self._is_sent({"type": "websocket.send", **_content_of(frame)}):
                         return
                     self.backlog_bytes -= len(frame)
-            if self._close is not None:
+            if self._close is not None and self._close.code != ABNORMAL:
                 reason = reason_bytes(self._close.reason).decode()
                 await self._is_sent({"type": "websocket.close", "code": self._close.code, "reason": reason})
+            if self._close is not None:
                 return
             self._is_paused = False
             self._engine.resumed(monotonic())

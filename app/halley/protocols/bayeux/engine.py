@@ -50,7 +50,7 @@ from halley.protocols.bayeux.outcomes import (
 from halley.protocols.bayeux.publishing import PublishHandler, is_publish, names_predecessor
 from halley.protocols.bayeux.replies import Replies
 from halley.protocols.bayeux.request import RequestHandler, client_id_of
-from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold, SocketHold
 from halley.protocols.bayeux.sessions import Sessions
 from halley.protocols.bayeux.subscribing import SubscribeHandler
 from halley.settings import Bayeux
@@ -188,6 +188,7 @@ class BayeuxEngine:
         assert wait.steps is not None
         outcome = self._go_on(wait.steps, (Verdict(), now))
         if not isinstance(outcome, Deferred):
+            wait.request.is_paused = isinstance(outcome, AwaitHook)
             self.sessions.send(wait.connection, outcome)
 
     def _receive_usual(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
@@ -212,8 +213,8 @@ class BayeuxEngine:
         if session is None:
             return None
         if is_connect:
-            is_script = request.transport is Transport.CALLBACK_POLLING
-            return self.sessions.connect_alone(session, message_id, request.connection, now, is_script)
+            kind = _kind_of_hold(request.transport)
+            return self.sessions.connect_alone(session, message_id, request.connection, now, kind)
         self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -225,7 +226,7 @@ class BayeuxEngine:
         else:
             is_usual = (
                 len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-                and request.transport is Transport.LONG_POLLING
+                and request.transport is not Transport.CALLBACK_POLLING
                 and (request.token is None or not self.identities.accept_tokens)
             )
         is_usual = is_usual and self._is_usual_publish(fields)
@@ -382,7 +383,7 @@ class BayeuxEngine:
         if message.fields.get("connectionType") not in offered:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(offered)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
+        kind = _kind_of_hold(handler.request.transport)
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
@@ -415,10 +416,17 @@ class BayeuxEngine:
             or session.cursor is not None
             or session.connect_delivery_only
             or session.open_batches
+            or session.socket is not None  # by which they go
             or request.transport is not Transport.LONG_POLLING
         ):
             return []
-        return self.sessions.take(session, now, 0 if handler is None else handler.reply_bytes())
+        return self.replies.take(session, now, 0 if handler is None else handler.reply_bytes())
+
+
+def _kind_of_hold(transport: Transport) -> type[Hold]:
+    if transport is Transport.LONG_POLLING:
+        return Hold
+    return SocketHold if transport is Transport.WEBSOCKET else ScriptHold
 
 
 class _PendingPublish(Deferred):

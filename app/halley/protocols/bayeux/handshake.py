@@ -43,7 +43,7 @@ class HandshakeHandler:
         """Answer a handshake: with a new session, with an error, or with HTTP status 503 at a limit of the server."""
         sessions, replies, request = self._sessions, self._replies, handler.request
         broker = sessions.broker
-        session = sessions.new_session(request.cookies)
+        session = sessions.new_session(request.cookies, request.new_cookie)
         if request.context is not None:
             session.address = request.context.address
             session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
@@ -91,10 +91,13 @@ class HandshakeHandler:
 
     def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
         sessions, replies = self._sessions, self._replies
+        if handler.request.transport is Transport.WEBSOCKET:
+            sessions.move(session, handler.request.connection, handler.now)
+            session.announced_hold_s, session.announced_interval_s = session.hold_s, session.interval_s
         reply = reply_to(message.sent, successful=True)
         reply["clientId"] = session.id
         reply["version"] = reply["minimumVersion"] = _OUR_VERSION
-        reply["supportedConnectionTypes"] = list(replies.connection_types)
+        reply["supportedConnectionTypes"] = replies.offered(handler.request.transport)
         reply["advice"] = replies.advisor.advice(session)
         ext = sessions.history.offer(session, message, handler.request)
         events: list[Event] = []
@@ -103,7 +106,7 @@ class HandshakeHandler:
         is_held_back = bool(sessions.hooks.extensions or session.open_batches)
         if sessions.options.handshake_delivery and session.outbox and not is_held_back:
             # An extension may keep an event back, but cometd.js waits for exactly the promised number.
-            events = sessions.take(session, handler.now)
+            events = replies.take(session, handler.now)
             reply["x-messages"] = len(events)
             if session.acks is not None:
                 ext["ack"] = {"enabled": True, "batch": session.acks.batch}

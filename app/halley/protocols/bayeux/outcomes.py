@@ -26,6 +26,7 @@ from halley.broker.sessions import Outputs
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import CONNECT
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.protocols.contract import Close
 
 
 class Transport(Enum):
@@ -33,6 +34,7 @@ class Transport(Enum):
 
     LONG_POLLING = "long-polling"
     CALLBACK_POLLING = "callback-polling"
+    WEBSOCKET = "websocket"
     LOCAL = "local"
 
 
@@ -40,16 +42,20 @@ class Request:
     """The messages of one request, in order; each a JSON object that is not yet validated.
 
     `connection` is where the transport takes outcomes that come later, by its method `write`. `cookies` are all
-    received values of the browser cookie. `context` is the HTTP request for use by hooks, if there is one, or makes it
-    when it is needed. `session` is set by local sessions. `token` is that of `Authorization: Bearer`, for a POST only.
-    With `has_odd_numbers` the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is the identity
-    that it proves, or `refused` why it proves none.
+    received values of the browser cookie; `new_cookie` is one that the client has been given, but may not have kept.
+    `context` is the HTTP request for use by hooks, if there is one, or makes it when it is needed. `session` is set by
+    local sessions. `token` is that of `Authorization: Bearer`, for a POST and a WebSocket only. With `has_odd_numbers`
+    the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is the identity that it proves, or
+    `refused` why it proves none. The transport sets `is_paused` where it is to know when the engine, which continues
+    the request by itself, has handled the last of its messages: the engine takes it back then.
     """
 
     # What few requests have: as attributes of the class, these cost the others nothing.
     session: BayeuxSession | None = None
     token: str | None = None
+    new_cookie = ""
     has_odd_numbers = False
+    is_paused = False
     visitor: Proof | None = None
     refused: TokenRefused | None = None
 
@@ -108,10 +114,11 @@ class Deferred:
 class Paused(Deferred):
     """A request between two of its steps: it goes on when the log has stored or refused its publishes, or is late."""
 
-    __slots__ = ("proceed", "steps")
+    __slots__ = ("proceed", "request", "steps")
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.connection = request.connection
         self.steps: Steps | None = None
         self.proceed: Callable[[Paused, float], None] | None = None  # continues it
 
@@ -144,7 +151,10 @@ class Misdirected(Exception):
 
 
 class Cut:
-    """In place of an outcome: close the connection at once, since a newer connect has replaced the one on it."""
+    """In place of an outcome: close the connection at once, since a newer connect has replaced the one on it.
+
+    A WebSocket may also get a `Close`, which is written behind the outcomes before it.
+    """
 
 
 Steps = Generator[AwaitHook | Paused, tuple[Verdict, float], Any]
@@ -158,7 +168,7 @@ class LateOutcome:
 
     __slots__ = ("_connection", "_outcome", "is_ready")
 
-    def __init__(self, connection: Any, outcome: Outcome | Cut) -> None:
+    def __init__(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
         self._connection = connection
         self._outcome = outcome
         self.is_ready = False

@@ -1,13 +1,19 @@
-"""Bayeux as one of the server's protocols. Its connections are HTTP requests alone, all of which one engine serves."""
+"""Bayeux as one of the server's protocols: one engine serves all requests, by HTTP and by WebSockets."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
 from halley.protocols.bayeux.engine import BayeuxEngine
-from halley.protocols.contract import Count, WireProtocol
+from halley.protocols.bayeux.messages import HttpContext
+from halley.protocols.bayeux.socket import Socket, Sockets
+from halley.protocols.contract import GOING_AWAY, Context, Count, Link, Pings, WaitFor, WebSocketService, WireProtocol
+
+_CHECKS = 4
+"""Looks at each peer in one `ping_s`."""
 
 
 class BayeuxProtocol(WireProtocol):
@@ -15,9 +21,35 @@ class BayeuxProtocol(WireProtocol):
 
     name = "bayeux"
 
-    def __init__(self, engine: BayeuxEngine, drain_s: Callable[[], float]) -> None:
+    def __init__(self, engine: BayeuxEngine, drain_s: Callable[[], float], wait: WaitFor) -> None:
+        options = engine.options
         self.engine = engine
+        self.sockets = Sockets(engine, wait)
+        self.websocket = self.service = WebSocketService(
+            tuple(path.rstrip("/") for path in options.paths),
+            {"": Pings(options.ping_s, options.pong_s, lost_code=GOING_AWAY)},
+            options.message_bytes,
+            options.pings_per_s,
+            options.kill_s,
+            options.ping_s / _CHECKS,
+            reports_left=True,
+        )
         self._drain_s = drain_s
+
+    def connect(
+        self,
+        link: Link,
+        context: Context,
+        now: float,
+        cookies: tuple[str, ...] = (),
+        new_cookie: str = "",
+        token: str | None = None,
+    ) -> Socket:
+        """Make the engine for a WebSocket (`WireProtocol.connect`), which must have a session in time.
+
+        The rest is as `Socket` takes it.
+        """
+        return Socket(self.sockets, link, cast(HttpContext, context), now, cookies, new_cookie, token)
 
     @property
     def holds(self) -> int:
@@ -34,18 +66,20 @@ class BayeuxProtocol(WireProtocol):
         self.engine.sessions.begin(now)
 
     def sweep(self, now: float) -> bool:
-        """Forget unused channels (`WireProtocol.sweep`)."""
-        return self.engine.sweep(now)
+        """Forget unused channels, and close WebSockets without a session (`WireProtocol.sweep`)."""
+        has_more_channels = self.engine.sweep(now)
+        return self.sockets.sweep(now) or has_more_channels
 
     def drain(self) -> list[Callable[[float], None]]:
-        """Hold no more connects, and return what answers each one that is held (`WireProtocol.drain`).
+        """Hold no more connects, and return what answers each one that is held, or ends its WebSocket.
 
-        The replies advise clients to return at a random time within that of the drain.
+        The replies advise clients to return at a random time within that of the drain (`WireProtocol.drain`).
         """
         spread_s = self._drain_s()
         sessions = self.engine.sessions
         held = sessions.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
-        return [partial(sessions.release, session) for session in held]
+        polls = [partial(sessions.release, session) for session in held if session.socket is None]
+        return [*polls, *(socket.release for socket in self.sockets.open)]
 
     def counts(self) -> Iterator[Count]:
         """Yield Bayeux's own metrics (`WireProtocol.counts`)."""

@@ -67,7 +67,7 @@ class PublishHandler:
         session, visitor = None, ANONYMOUS
         if message.client_id is not None or request.session is not None:
             session = handler.session_of(message)
-        elif request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
+        elif request.transport is Transport.CALLBACK_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
         else:
             visitor = handler.visitor()

@@ -30,11 +30,17 @@ from halley.protocols.bayeux.messages import (
     reply_to,
 )
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, to_subscription
+from halley.protocols.bayeux.outcomes import Transport
 from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, BayeuxSession, Hold, Reply
 from halley.settings import Bayeux
 
+WEBSOCKET = Transport.WEBSOCKET.value
+
 _REPLY_BYTES = 1_024
 """For what is around the events: the reply to one message, brackets, the name of a JSONP callback."""
+
+FRAME_BYTES = 60_000
+"""The most bytes of one frame of a WebSocket: CometD's Java client reads 65,536, and would return for more for ever."""
 
 _TIMESTAMP_BYTES = len(',"timestamp":"2026-11-21T22:10:44.12"')
 _POSITION_BYTES = len('"":9007199254740991,')
@@ -144,6 +150,11 @@ class Replies:
         self._hooks = hooks
         self._extensions, self._has_timestamps = hooks.extensions, options.timestamp  # here they are found faster
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all subscribers get the same text of an event: no extension and no timestamp is added to it."""
+        return not (self._extensions or self._has_timestamps)
+
     def make(
         self,
         session: BayeuxSession | None,
@@ -158,7 +169,10 @@ class Replies:
         subscriber: an extension may add to it, change it or keep it back.
         """
         if self._extensions or self._has_timestamps:
-            return self.of_texts(session, self._extended(session, messages, events, now), [], events, connection)
+            texts = self._extended(session, messages, events, now)
+            reply = self.of_texts(session, texts, [], events, connection)
+            reply.replies = len(messages)
+            return reply
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self.of_texts(session, parts, events, events, connection)
 
@@ -171,17 +185,47 @@ class Replies:
         connection: Any,
     ) -> Reply:
         """Make a reply of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
+        replies = len(parts)
         if session is not None and session.replay is not None:
             parts += map(_frame_for(session), unencoded)
         else:
             for event in unencoded:
                 parts.append(event.frames.get("bayeux") or event_frame(event))
         reply = Reply(parts, session, events, connection)
+        reply.replies = replies
         if self.advisor.is_draining:
             reply.is_last = True
         if events and session is not None:
             session.unsettled = reply
         return reply
+
+    def take(
+        self, session: BayeuxSession, now: float, spent_bytes: float = 0, *, is_script: bool = False
+    ) -> list[Event]:
+        """Take the waiting events that fit into an answer; with acknowledgements, after all unacknowledged ones.
+
+        `spent_bytes` are those of the answer's replies.
+        """
+        events = self.fitting(session, self._broker.take(session, now), spent_bytes, is_script=is_script)
+        if session.acks is not None:
+            session.outbox.retain(events)
+            events = session.acks.close_batch(events)
+            for event in events:  # they wait in the reply too, until that is settled
+                self._broker.waiting.hold(event)
+        return events
+
+    def fitting(
+        self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
+    ) -> list[Event]:
+        """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
+        if len(events) > 1 or (events and session.acks):
+            most_bytes = self._options.answer_bytes if session.socket is None else FRAME_BYTES
+            left_bytes, stamped = most_bytes - spent_bytes, self._has_timestamps
+            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
+            if count < len(events):
+                self._broker.give_back(session, events[count:])
+                del events[count:]
+        return events
 
     def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
         """Make the reply to a message that is refused; count that, and report denials to the hooks.
@@ -201,6 +245,18 @@ class Replies:
         if fault.ext is not None:
             reply["ext"] = fault.ext
         return reply
+
+    def offered(self, transport: Transport) -> list[str]:
+        """The connection types in the reply to a handshake: `websocket` first if that came by one."""
+        if transport is not Transport.WEBSOCKET:
+            return list(self.connection_types)
+        return [WEBSOCKET, *(each for each in self.connection_types if each != WEBSOCKET)]
+
+    def texts_of(self, session: BayeuxSession, events: Sequence[Event], now: float) -> list[bytes]:
+        """The texts of events that are written without a reply, as the extensions pass them on."""
+        if self._extensions or self._has_timestamps:
+            return self._extended(session, (), events, now)
+        return [event.frames.get("bayeux") or event_frame(event) for event in events]
 
     def _extended(
         self, session: BayeuxSession | None, messages: Sequence[ReplyMessage], events: Sequence[Event], now: float

@@ -155,7 +155,7 @@ class RequestHandler:
 
     def next_turn(self) -> Steps:
         """Let others have their turn of the loop."""
-        _, self.now = yield AwaitTurn(self.request.connection)
+        _, self.now = yield AwaitTurn(self.request)
         self._done, self._delivered = 1, self._sessions.broker.delivered
 
     def wait(self, awaitable: Awaitable[Any]) -> Steps:
@@ -191,7 +191,7 @@ class RequestHandler:
     def commits(self) -> Steps:
         """Wait until no reply is held back."""
         if self.held_back:
-            self._pending = Paused(self.request.connection)
+            self._pending = Paused(self.request)
             _, self.now = yield self._pending
 
 

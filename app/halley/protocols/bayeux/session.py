@@ -120,6 +120,7 @@ class BayeuxSession(Session):
         "max_interval_s",
         "open_batches",
         "replay",
+        "socket",
         "spare",
         "state",
         "unsettled",
@@ -133,6 +134,7 @@ class BayeuxSession(Session):
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
         self.spare: Hold | None = None  # an answered one, for the next connect
+        self.socket: Any = None  # the WebSocket (`socket.py`) that its latest connect or its handshake came by, if any
         self.unsettled: Reply | None = None  # the reply with events that is not known to be written
         self.delayed = 0  # replies that are on their way because the client reads more slowly than they were written
         self.acks: Acks | None = None
@@ -163,6 +165,17 @@ class BayeuxSession(Session):
                     self.is_bound, self.browser = True, self.cookie
                 return True
         return not cookies and not self.is_bound
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether events are written to the session's WebSocket at once; else they wait for the reply to a connect."""
+        return not (
+            self.socket is None
+            or self.connect_delivery_only
+            or self.acks is not None
+            or self.cursor is not None
+            or self.open_batches
+        )
 
     @property
     def own_interval_s(self) -> float:
@@ -196,11 +209,13 @@ class Hold:
 
     `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
-    for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
-    `is_script` is whether the answer will be a script (JSONP).
+    for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may,
+    or if a connect elsewhere has taken its session. `is_script` is whether the answer will be a script (JSONP), and
+    `by_socket` whether it will be a frame.
     """
 
     is_script: ClassVar[bool] = False
+    by_socket: ClassVar[bool] = False
 
     __slots__ = (
         "browser",
@@ -233,22 +248,31 @@ class ScriptHold(Hold):
     is_script = True
 
 
+class SocketHold(Hold):
+    """A connect over a WebSocket, which takes no slot of its browser."""
+
+    __slots__ = ()
+    by_socket = True
+
+
 class Reply:
-    """A response to write: its messages, each encoded as JSON.
+    """A response to write: its messages, each encoded as JSON; the first `replies` of them are not events.
 
     `events` are the session's events among them, which return to its outbox if the reply is not written. With a
     `status` other than 200 the body is empty. `set_cookie` is the value of a new browser cookie. With `is_last` the
-    connection is to be closed afterwards.
+    connection is to be closed afterwards. Over a WebSocket it shares no frame with others if it `is_alone`.
     """
 
     __slots__ = (
         "answers_connect",
         "connection",
         "events",
+        "is_alone",
         "is_last",
         "is_settled",
         "left_s",
         "parts",
+        "replies",
         "session",
         "set_cookie",
         "status",
@@ -258,6 +282,7 @@ class Reply:
 
     def __init__(self, parts: list[bytes], session: BayeuxSession | None, events: list[Event], connection: Any) -> None:
         self.parts = parts
+        self.replies = len(parts)
         self.session = session
         self.events = events
         self.connection = connection
@@ -265,6 +290,7 @@ class Reply:
         self.status = 200
         self.set_cookie: str | None = None
         self.is_last = False
+        self.is_alone = False
         self.is_settled = False
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> list[Event]:

@@ -6,6 +6,10 @@ in `session.py`; `Sessions` does what the table says.
 Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport settles
 that reply, no further events leave the outbox; if it takes the reply back, the events return to the front of the outbox
 in their order. With the acknowledge extension they stay in `session.acks` until the client confirms them.
+
+A session whose latest connect came by a WebSocket has its events written there at once (`BayeuxSession.is_pushed`), and
+the connect stays held. Its next connect may come by another WebSocket or by a poll: what the former one had not written
+yet goes the new way, and a connect that is still held there is answered with the advice to wait.
 """
 
 from __future__ import annotations
@@ -17,16 +21,17 @@ from typing import Any
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
-from halley.broker.names import is_reserved, matches, receiving_patterns
+from halley.broker.names import is_reserved
 from halley.broker.policy import SERVER, Rights
 from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
-from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, topics
+from halley.protocols.bayeux.messages import encode, encode_data
+from halley.protocols.bayeux.names import CONNECT, Bounds, topics
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
-from halley.protocols.bayeux.replies import Replies, count_fitting
+from halley.protocols.bayeux.replies import Replies
+from halley.protocols.bayeux.revoking import revoke
 from halley.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
@@ -42,6 +47,7 @@ from halley.protocols.bayeux.session import (
     ScriptHold,
     Trigger,
 )
+from halley.protocols.contract import POLICY_VIOLATION, Close
 from halley.settings import Bayeux
 
 _LOOK_S = 1.0
@@ -97,7 +103,7 @@ class Sessions:
                 self.history.settled(reply, is_written=True)
             if session.unsettled is reply and not reply.is_settled:
                 session.unsettled = None
-                if session.held is not None and len(session.outbox):
+                if (session.held is not None or session.socket is not None) and len(session.outbox):
                     self.broker.mark_ready(session)
         reply.is_settled = True
         for event in reply.events:
@@ -138,10 +144,16 @@ class Sessions:
                 self.broker.touch(session, max(session.deadline, now + reply.left_s))
 
     def lost(self, session: BayeuxSession, connection: Any, now: float) -> None:
-        """Note that a connection was lost; no effect if the session's connect on it has been answered."""
+        """Note that a connection was lost; no effect if the session's connect on it has been answered.
+
+        If its events went by that connection, a WebSocket, they wait for its next connect from now on.
+        """
         held = session.held
         if held is not None and held.connection is connection:
             self._apply(session, "lost", now)
+        if session.socket is connection:
+            session.socket = None
+            session.reads_until = min(session.reads_until, now + GRACE_S)
 
     # What the broker calls (sessions.Owner)
 
@@ -156,8 +168,11 @@ class Sessions:
             self._apply(session, "timeout", now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:
-        """Answer a held connect with the new events, or because there is news of the session's replay."""
+        """Write the new events, or answer a held connect with them, or because there is news of a replay."""
         assert isinstance(session, BayeuxSession)
+        if session.socket is not None and session.is_pushed:
+            session.socket.send(now)
+            return ()
         if session.held is None:
             return ()
         has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
@@ -167,42 +182,24 @@ class Sessions:
         return () if reply is None else ((reply.connection, reply),)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
+        """Handle a full outbox: have it written if its client reads, else end the session as a slow consumer."""
         assert isinstance(session, BayeuxSession)
-        if session.held is not None and session.unsettled is None:
+        socket = session.socket
+        if socket is not None and session.is_pushed:
+            socket.send(now)
+        elif session.held is not None and session.unsettled is None:
             batches, session.open_batches = session.open_batches, 0  # better sent before the others than lost
             self._apply(session, "events", now)
             session.open_batches = batches
         if not session.outbox.put(event):
             self._apply(session, "cut", now, SLOW_CONSUMER)
+            if socket is not None:
+                self.send(socket, Close([], POLICY_VIOLATION, "queue full"))
 
     def rights_changed(self, session: Session, now: float) -> int:
-        """Take away the subscriptions that the session's rights no longer grant; return their number.
-
-        Bayeux has no word for this. The client gets the message that would answer its own unsubscribe, without an id
-        and with `ext: {"revoked": true}`, as an event of the session: cometd.js passes it to its listeners for
-        `/meta/unsubscribe`, and Faye ignores it. Events that wait because of such a subscription are dropped, also
-        those that were sent and whose reply has not been written or acknowledged.
-        """
+        """Take away the subscriptions that the session's rights no longer grant; return their number."""
         assert isinstance(session, BayeuxSession)
-        denied = [each for each in session.subscriptions if not self.rights.may(session, "subscribe", each)]
-        if not denied:
-            return 0
-        self.history.forget(session, denied)
-        for pattern in denied:
-            self.broker.unsubscribe(session, pattern)
-
-        def is_unwanted(event: Event) -> bool:
-            if not event.publication or not any(matches(pattern, event.topic) for pattern in denied):
-                return False  # what a program sends to one session needs no subscription
-            return not any(pattern in session.subscriptions for pattern in receiving_patterns(event.topic))
-
-        session.discard(is_unwanted)
-        for name in map(to_subscription, denied):
-            self.hooks.notify(self.hooks.unsubscribed, session, name)
-            frame = revocation_frame(name)
-            self._send_to(session, Event("meta/unsubscribe", frame), frame, now)
-        return len(denied)
+        return revoke(session, self.broker, self.rights, self.hooks, self.history, now)
 
     # Sessions
 
@@ -214,6 +211,8 @@ class Sessions:
         # A script's request is any site's, with its visitors' cookies (S38).
         if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
             return None
+        if request.transport is Transport.WEBSOCKET and not request.connection.admits(session):
+            return None
         return session if self.admits(session, request.cookies, now) else None
 
     def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
@@ -224,11 +223,24 @@ class Sessions:
             self.due(session, now)
         return session.closed is None
 
-    def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
-        """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one."""
+    def new_session(self, cookies: Sequence[str] = (), new_cookie: str = "") -> BayeuxSession:
+        """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one.
+
+        `new_cookie` is the one that the new browser has been given, if it has.
+        """
         session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
-        session.join(cookies, self.new_id)
+        session.join(cookies, (lambda: new_cookie) if new_cookie else self.new_id)
         return session
+
+    def move(self, session: BayeuxSession, socket: Any, now: float) -> None:
+        """Have a session's events go by a WebSocket from now on, or with None by replies to polls."""
+        if (socket is None) is not (session.socket is None):
+            session.forget_advice()
+        session.socket = socket
+        if socket is not None:
+            socket.take(session, now)
+            if len(session.outbox):
+                self.broker.mark_ready(session)
 
     def begin(self, now: float) -> None:
         """Admit sessions and hold connects from now on, and end the clients' sessions that an earlier run has left."""
@@ -304,9 +316,9 @@ class Sessions:
         message_id: str | int | None,
         connection: Any,
         now: float,
-        is_script: bool = False,  # noqa: FBT001, FBT002 - by keyword it would cost more than anything here
+        kind: type[Hold] = Hold,
     ) -> Hold | Reply | None:
-        """Handle a connect without advice or `ext` that was sent alone.
+        """Handle a connect without advice or `ext` that was sent alone, by the transport that has this kind of hold.
 
         Returns None, without any effect, if it replaces another, or its session replays.
         """
@@ -314,10 +326,8 @@ class Sessions:
             return None
         session.client_interval_s = None
         hold = session.spare
-        if is_script:
-            hold = ScriptHold(session, connection, message_id, session.hold_s)
-        elif hold is None:
-            hold = Hold(session, connection, message_id, session.hold_s)
+        if hold is None or type(hold) is not kind:
+            hold = kind(session, connection, message_id, session.hold_s)
         else:
             session.spare = None
             hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
@@ -326,15 +336,22 @@ class Sessions:
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
-        session = hold.session
+        session, connection = hold.session, hold.connection
         if session.held is not None:
-            self._apply(session, "replaced", now)
+            self._replace(session.held, hold, now)
         half_written = session.unsettled
-        if half_written is not None and half_written.answers_connect:
+        if (
+            half_written is not None
+            and half_written.connection is not connection
+            and (half_written.answers_connect or half_written.connection is session.socket)
+        ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
+        socket = connection if hold.by_socket else None
+        if session.socket is not socket:
+            self.move(session, socket, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
-        most = self._most_holds
+        most = -1 if hold.by_socket else self._most_holds
         if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
@@ -366,14 +383,16 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
+        if session.socket is not None and session.is_pushed:
+            carries_events = False  # they are written before the reply, in the same frame if it has room
         if not carries_events:
             events = []
         elif session.acks is None:
             events = self.broker.take(session, now)
             if len(events) > 1:
-                events = self._fitting(session, events, spent_bytes, is_script=hold.is_script)
+                events = self.replies.fitting(session, events, spent_bytes, is_script=hold.is_script)
         else:
-            events = self.take(session, now, spent_bytes, is_script=hold.is_script)
+            events = self.replies.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
             ext = self._connect_ext(hold, now, with_events=carries_events)
             if ext:
@@ -408,34 +427,7 @@ class Sessions:
         message["clientId"] = hold.session.id
         return message | more
 
-    def take(
-        self, session: BayeuxSession, now: float, spent_bytes: float = 0, *, is_script: bool = False
-    ) -> list[Event]:
-        """Take the waiting events that fit into an answer; with acknowledgements, after all unacknowledged ones.
-
-        `spent_bytes` are those of the answer's replies.
-        """
-        events = self._fitting(session, self.broker.take(session, now), spent_bytes, is_script=is_script)
-        if session.acks is not None:
-            session.outbox.retain(events)
-            events = session.acks.close_batch(events)
-            for event in events:  # they wait in the reply too, until that is settled
-                self.broker.waiting.hold(event)
-        return events
-
-    def _fitting(
-        self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
-    ) -> list[Event]:
-        """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
-        if len(events) > 1 or (events and session.acks):
-            left_bytes, stamped = self.options.answer_bytes - spent_bytes, self.options.timestamp
-            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
-            if count < len(events):
-                self.broker.give_back(session, events[count:])
-                del events[count:]
-        return events
-
-    def send(self, connection: Any, outcome: Outcome | Cut) -> None:
+    def send(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
         self.broker.mark_ready(LateOutcome(connection, outcome))
 
@@ -449,7 +441,7 @@ class Sessions:
 
     def _has_news(self, session: BayeuxSession) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
-        if session.open_batches:
+        if session.open_batches or (session.socket is not None and session.is_pushed):
             return False
         outbox = session.outbox
         if (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
@@ -468,6 +460,17 @@ class Sessions:
         return ext | self.history.reply_ext(hold, with_events=with_events)
 
     # Transitions
+
+    def _replace(self, held: Hold, hold: Hold, now: float) -> None:
+        """Answer a held connect because of a newer one; where WebSockets are involved, perhaps another client's.
+
+        Two tabs with the same session would take it from each other without a pause, so the older one is to wait.
+        """
+        if held.connection is hold.connection:
+            held.wants_advice = False
+        elif held.by_socket or hold.by_socket:
+            held.is_crowded = True
+        self._apply(held.session, "replaced", now)
 
     def _apply(self, session: BayeuxSession, trigger: Trigger, now: float, reason: str = EXPIRED) -> None:
         """Make a transition, and have the reply to the held connect written, if that ends with it."""
@@ -493,12 +496,17 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
-                if type(held) is Hold and held.timesync is None and not held.wants_advice:  # else it is unlike the next
+                is_usual = type(held) is not ScriptHold and held.timesync is None and not held.wants_advice
+                if is_usual:  # else it is unlike the next
                     held.connection, session.spare = None, held
             else:
                 reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
+        socket = session.socket
+        if state == "closed" and socket is not None:
+            session.socket = None
+            socket.await_session(now)
         if state == "closed" and self.broker.close(session, reason):
             self.broker.hits["max_interval_s"] += reason == EXPIRED
             self.hooks.notify(self.hooks.session_closed, session, reason)
@@ -514,8 +522,9 @@ class Sessions:
         elif action == "answer_empty":
             held.carries_events = False
             reply = self.reply_to_connect(held, now)
-            reply.status = self.options.superseded_status
-            session.forget_advice()  # clients ignore the reply to a connect that they have replaced
+            if not held.by_socket:
+                reply.status = self.options.superseded_status
+                session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
             return self._dismissal(held, now, is_by_server=reason == DISMISSED)
@@ -531,7 +540,7 @@ class Sessions:
         session = hold.session
         session.held = hold
         holds = self.holds_by_browser
-        hold.browser = browser = session.browser
+        hold.browser = browser = session.id if hold.by_socket else session.browser
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
@@ -561,8 +570,11 @@ class Sessions:
         if is_by_server:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         may_take = hold.session.unsettled is None
+        if hold.session.is_pushed:
+            hold.session.socket.send(now)
+            may_take = False
         # All of them, of any size: no other answer follows.
-        events = self.take(hold.session, now, -inf) if may_take else []
+        events = self.replies.take(hold.session, now, -inf) if may_take else []
         if hold.session.replay is not None:
             reply["ext"] = self.history.reply_ext(hold, with_events=may_take)
         session = hold.session if hold.session.replay is not None else None  # replay frames differ

@@ -16,7 +16,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights
 from halley.settings import Verb
 from halley.transports.guard import Rejection
-from halley.transports.head import bearer_token
+from halley.transports.head import BAD_TOKEN, bearer_token
 from halley.transports.middleware import head_in
 
 NOT_ALLOWED = {
@@ -67,8 +67,7 @@ class IdentityMiddleware:
             try:
                 proof = self._identities.prove(token, time.time())
             except TokenRefused as refused:
-                challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
-                raise Rejection(401, refused.reason, headers=(challenge,)) from None
+                raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
         caller = Caller(proof, self._rights, accepts_tokens=accepts_tokens)
         await self._app({**scope, "user": caller}, receive, send)
 

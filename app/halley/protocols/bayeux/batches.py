@@ -1,0 +1,84 @@
+"""The messages of a text: JSON in, objects out that are not yet validated. The same for HTTP and WebSockets.
+
+Everything is bounded before and after parsing, since parsed JSON can be thirty times larger than its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from orjson import JSONDecodeError
+from orjson import loads as loads_quickly
+
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, is_usual, loads
+from halley.settings import Limits
+
+
+class Batch(NamedTuple):
+    """The messages of one request, and whether any of them contains an `OutOfRange` number."""
+
+    messages: list[dict[str, Any]]
+    has_odd_numbers: bool
+
+
+class Malformed(Exception):
+    """A text that is not one of Bayeux messages. `limit` is the name of the setting that was exceeded, or empty."""
+
+    def __init__(self, text: str, limit: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.limit = limit
+
+
+class TooManyMessages(Malformed):
+    """A text with more messages or JSON values than are allowed."""
+
+
+def usual(text: bytes, limits: Limits) -> list[dict[str, Any]] | None:
+    """The messages of a text in UTF-8 as nearly all are: few, small and flat. None for any other text.
+
+    Its values need not be counted: each has a byte. A text that may have an integer beyond 64 bits is another.
+    """
+    if len(text) > limits.nodes:
+        return None
+    try:
+        value = loads_quickly(text)
+    except JSONDecodeError:
+        return None
+    messages = value if type(value) is list else [value]
+    if not 0 < len(messages) <= limits.messages:
+        return None
+    most_levels = limits.nesting - 1  # below those of an array
+    for message in messages:
+        if type(message) is not dict or not is_usual(message, most_levels):
+            return None
+    return messages
+
+
+def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
+    """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Malformed`."""
+    messages: list[dict[str, Any]] = []
+    nodes = 0
+    has_odd_numbers = False
+    for text in texts:
+        try:
+            value, is_odd = loads(text)
+            nodes += count_nodes(text, value, limits.nesting, limits.nodes)
+        except NotJson:
+            raise Malformed("body is not JSON") from None
+        except NestedTooDeeply:
+            raise Malformed("nested too deeply", "nesting") from None
+        has_odd_numbers = has_odd_numbers or is_odd
+        found = value if isinstance(value, list) else [value]
+        for message in found:
+            if not isinstance(message, dict):
+                raise Malformed("body is not a Bayeux message")
+        if messages:
+            messages.extend(found)
+        else:
+            messages = found
+        if len(messages) > limits.messages or nodes > limits.nodes:
+            limit = "messages" if len(messages) > limits.messages else "nodes"
+            raise TooManyMessages("too many messages or values", limit)
+    return Batch(messages, has_odd_numbers)
