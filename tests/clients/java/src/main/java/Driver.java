@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -43,7 +44,9 @@ public class Driver {
         Collection<Object> without = listOf(options.get("without"));
         Collection<Object> extensions = listOf(options.get("extensions"));
         // The default parser of its long-polling, Jetty's, fails at arrays in arrays.
-        Map<String, Object> parser = Map.of(ClientTransport.JSON_CONTEXT_OPTION, new JacksonJSONContextClient());
+        Map<String, Object> parser = new HashMap<>(
+            Map.of(ClientTransport.JSON_CONTEXT_OPTION, new JacksonJSONContextClient())
+        );
         List<ClientTransport> transports = new ArrayList<>();
         if (!without.contains("websocket")) {
             transports.add(new WebSocketTransport(parser, null, ContainerProvider.getWebSocketContainer()));
@@ -155,8 +158,11 @@ public class Driver {
         @Override
         protected void onTransportFailure(Message message, ClientTransport.FailureInfo failure, ClientTransport.FailureHandler handler) {
             super.onTransportFailure(message, failure, decided -> {
-                if (next != null) {
-                    decided.transport = getTransport(next);
+                ClientTransport transport = next == null ? getTransport() : getTransport(next);
+                if (transport != getTransport()) {
+                    transport.init();
+                    decided.transport = transport;
+                    decided.url = getURL();
                 }
                 handler.handle(decided);
             });
