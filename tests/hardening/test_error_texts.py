@@ -72,7 +72,7 @@ async def test_a68_texts_of_subscriptions(served, channel, fields, error):
         ({"version": "0.9"}, "400:1.0:version_unsupported"),
         ({"version": 1.0}, "400:1.0:version_unsupported"),
         ({"minimumVersion": "2.0"}, "400:1.0:version_unsupported"),
-        ({"supportedConnectionTypes": ["websocket"]}, None),
+        ({"supportedConnectionTypes": ["eventsource"]}, None),
         ({"supportedConnectionTypes": []}, None),
         ({"supportedConnectionTypes": "long-polling"}, None),
         ({"supportedConnectionTypes": None}, None),
@@ -84,7 +84,7 @@ async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, field
     before = served.books()
     answer = await wire.post(HANDSHAKE | fields)
     (reply,) = answer.messages
-    types = "long-polling,cross-origin-long-polling,callback-polling"
+    types = "long-polling,cross-origin-long-polling,callback-polling,websocket"
     assert reply["error"] == (error or f"301:{types}:connection_types_unsupported")
     assert reply["advice"]["reconnect"] == "none"
     assert reply["supportedConnectionTypes"] == types.split(",")
@@ -93,7 +93,7 @@ async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, field
     assert served.books() == before
 
 
-@pytest.mark.parametrize("connection_type", [None, "websocket", "", ["long-polling"], 1])
+@pytest.mark.parametrize("connection_type", [None, "eventsource", "", ["long-polling"], 1])
 async def test_a7_a_connect_without_a_known_connection_type_fails(served, connection_type):
     """A7: a connect with a missing or unknown connection type fails and is not held."""
     client_id = await served.open_session()

@@ -55,11 +55,11 @@ async def error_of(served, error, *messages):
     assert answer.messages[-1]["error"] == error
 
 
-async def closes_websocket(served, frames):
-    """Send frames on a WebSocket and assert that it is closed with 1008."""
+async def closes_websocket(served, frames, code=1008):
+    """Send frames on a WebSocket and assert that it is closed with that code."""
     wire = await served.wire()
     await shake(wire, frames)
-    assert (await last_frame(wire)).code == 1008
+    assert (await last_frame(wire)).code == code
 
 
 async def ends_unheard(served, data):
@@ -266,7 +266,7 @@ CASES = {
     "data_bytes": ({"data_bytes": 64}, lambda served: error_of(served, "413::data_too_large", publish("/a", "x" * 63))),
     "fragments": (
         {"fragments": 2},
-        partial(closes_websocket, frames=PART + sent(CONT, b" ", flags=0) + sent(CONT, b"]")),
+        partial(closes_websocket, frames=PART + sent(CONT, b" ", flags=0) + sent(CONT, b"]"), code=1009),
     ),
     "empty_frames_per_s": (
         {"empty_frames_per_s": 1},

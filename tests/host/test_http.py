@@ -52,15 +52,17 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request():
         assert served.house.broker.published == 0
 
 
-async def test_an_upgrade_to_websocket_is_refused_at_once():
-    """400, so that cometd.js continues with long-polling; on every mount, with GET as browsers send it."""
+async def test_an_upgrade_that_the_connection_does_not_ask_for_is_refused_at_once():
+    """400 and the end, without `Connection: Upgrade`: what follows could be frames."""
     async with serving() as served:
         for path in ("/bayeux", "/cometd/", "/cometd/connect"):
             wire = await served.wire()
             key = {"sec_websocket_key": "dGhlIHNhbXBsZSBub25jZQ==", "sec_websocket_version": "13"}
-            asked = request("GET", path, upgrade="websocket", connection="Upgrade", **key)
-            answer = await wire.request(asked)
-            assert (answer.status, answer.text) == (400, "this path does not accept WebSockets; use long-polling")
+            answer = await wire.request(request("GET", path, upgrade="websocket", **key))
+            assert (answer.status, answer.text) == (
+                400,
+                "this request opens no WebSocket; use GET, with Connection: Upgrade, on a path that accepts them",
+            )
             assert await wire.is_closed()
 
 

@@ -26,9 +26,9 @@ from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.listener import config_of
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.timeouts import ServerContext
+from halley.protocols.bayeux import batches
 from halley.server.composition import Server
 from halley.settings import Access, Token
-from halley.transports import bodies
 from halley.transports.endpoint import PostHead
 
 POST = PostHead(b"application/json", (), None)
@@ -166,7 +166,7 @@ async def test_connects_that_differ_only_in_their_ids(ids, parsed):
         return read[-1]
 
     async with serving(brisk()) as served:
-        with patch.object(bodies, "loads_quickly", loads):
+        with patch.object(batches, "loads_quickly", loads):
             assert await connects(served, *ids.split()) == ids.split()
     messages = [each for body in read for each in (body if isinstance(body, list) else [body])]
     assert [each["id"] for each in messages if each["channel"] == "/meta/connect" and "id" in each] == parsed.split()

@@ -106,9 +106,9 @@ async def test_s25_the_servers_own_pages_and_scripts_may(tls):
 
 
 async def test_elsewhere_an_upgrade_is_what_it_was():
-    """Bayeux' paths refuse it immediately; paths of pages ignore it; paths below /wamp do not exist."""
+    """Paths of pages ignore it; paths below /wamp do not exist."""
     async with speaking() as served:
-        for path, status in (("/bayeux", 400), ("/", 200), ("/wampum", 404)):
+        for path, status in (("/", 200), ("/wampum", 404)):
             assert (await (await served.wire()).request(opening(path))).status == status
         assert (await (await served.wire()).request(opening("/wamp/deeper"))).status in (400, 405)
         assert (await (await served.wire()).request(request("GET", "/wamp"))).status == 426

@@ -29,7 +29,7 @@ from support.memory_log import MemoryLog
 from support.messages import JSON, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from halley.broker.policy import Proof, Rights
     from halley.settings import Verb
@@ -85,6 +85,7 @@ class House:
         rights: Rights | None = None,
         authenticate: Callable[[str, float], Proof] | None = None,
         history: JSON | None = None,
+        connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         **options: Any,
     ) -> None:
         self.now = START_S
@@ -105,6 +106,7 @@ class House:
             self.rights,
             self.hooks,
             identities=self.identities,
+            connection_types=connection_types,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
         if history is not None:

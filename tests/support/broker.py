@@ -68,6 +68,8 @@ def waiting_bytes(broker: Broker, replies: Iterable[Reply] = ()) -> int:
     waiting = {event for session in broker.sessions.values() for event in session.outbox}
     for session in broker.sessions.values():
         waiting.update(getattr(session, "acks", None) or ())
+        unsettled: Reply | None = getattr(session, "unsettled", None)
+        waiting.update(() if unsettled is None else unsettled.events)
     for reply in replies:
         waiting.update(reply.events)
     return sum(event.nbytes for event in waiting)

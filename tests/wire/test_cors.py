@@ -128,4 +128,4 @@ async def test_where_no_other_site_is_served_that_transport_is_not_offered():
     async with serving(brisk(host="0.0.0.0", open=True)) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(HANDSHAKE)).messages
-        assert reply["supportedConnectionTypes"] == ["long-polling", "callback-polling"]
+        assert reply["supportedConnectionTypes"] == ["long-polling", "callback-polling", "websocket"]

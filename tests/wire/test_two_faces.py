@@ -79,7 +79,7 @@ EXACTLY_ONCE = [  # requests and what they are about; each is answered before th
     ("a longer path", asked(publish("/nobody", 1, clientId=ID, id="30")).replace(b"/bayeux ", b"/bayeux/publish ")),
     ("a query", asked(publish("/nobody", 1, clientId=ID, id="31")).replace(b"/bayeux ", b"/bayeux?x=1 ")),
     ("a preflight", request("OPTIONS", "/bayeux", **ORIGIN)),
-    ("another connection type", asked(connect(ID, id="32") | {"connectionType": "websocket"})),
+    ("another connection type", asked(connect(ID, id="32") | {"connectionType": "eventsource"})),
     ("no longer", asked(unsubscribe(ID, "/a", id="33"))),
     ("the end", asked(disconnect(ID, id="34"))),
     ("after the end", asked(connect(ID, id="35"))),

@@ -1,0 +1,457 @@
+"""Bayeux over a WebSocket, by calls: what is written when, and that moving a session loses nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.bayeux import House, Later
+from support.bayeux_sockets import SOCKET_HANDSHAKE, SocketPeer, socket_connect
+from support.messages import connect, publish, subscribe
+
+from halley.protocols.bayeux.socket import Sockets
+
+
+class Shore:
+    """A house with sockets, and what waits for its hooks."""
+
+    def __init__(self, **options):
+        self.waits = []
+        self.house = House(connection_types=("long-polling", "websocket"), **options)
+        self.sockets = Sockets(self.house.engine, lambda *wait: self.waits.append(wait))
+
+    def open(self, cookies=()):
+        return SocketPeer(self.house, self.sockets, cookies)
+
+    def join(self, *channels, **handshake):
+        """Return a peer with a session that has connected once, and is subscribed."""
+        peer = self.open()
+        peer.say(SOCKET_HANDSHAKE | handshake)
+        (reply,) = peer.take()
+        peer.client_id = reply["clientId"]
+        peer.say(socket_connect(peer.client_id, id="c"))
+        for channel in channels:
+            peer.say(subscribe(peer.client_id, channel))
+        peer.take()
+        return peer
+
+
+@pytest.fixture
+def shore():
+    return Shore()
+
+
+def events(messages):
+    return [message["data"] for message in messages if "data" in message]
+
+
+def test_t16_an_event_goes_at_once_and_the_connect_stays_held(shore):
+    """T16: with a held connect or without one."""
+    peer = shore.join("/a")
+    shore.house.publish("/a", 1)
+    assert peer.link.left == [[{"channel": "/a", "data": 1}]]
+    peer.take()
+    peer.say(socket_connect(peer.client_id, id="held"))
+    shore.house.publish("/a", 2, 3)
+    assert peer.link.left == [[{"channel": "/a", "data": 2}, {"channel": "/a", "data": 3}]]
+    assert shore.house.engine.sessions.holds == 1
+
+
+@pytest.mark.parametrize("options", [{"connect_delivery_only": True}, {}], ids=["setting", "ack"])
+def test_t16_where_events_ride_with_connects_they_end_the_hold(options):
+    """T16, T23: events and the reply that closes their batch share one frame, events first."""
+    shore = Shore(**options)
+    peer = shore.join("/a", ext={} if options else {"ack": True})
+    batch = 1
+    for number in range(3):
+        if number == 1:  # nothing waits: held, and ended by the event
+            peer.say(socket_connect(peer.client_id, id=str(number), ext={"ack": batch}))
+            assert peer.take() == []
+        shore.house.publish("/a", number)
+        if number != 1:  # nothing is held: the event waits
+            assert peer.take() == []
+            peer.say(socket_connect(peer.client_id, id=str(number), ext={"ack": batch}))
+        ((event, reply),) = peer.link.left
+        assert (event["data"], reply["id"]) == (number, str(number))
+        batch = reply.get("ext", {}).get("ack")
+        peer.take()
+
+
+def test_t8_events_come_before_the_replies_of_the_same_turn(shore):
+    """T8: the publisher's own event, then the replies in the order of the requests."""
+    peer = shore.join("/a")
+    for number in range(3):
+        for batch in peer.engine.split(
+            b'[{"channel":"/a","data":%d,"id":"%d","clientId":"%b"}]' % (number, number, peer.client_id.encode()),
+            shore.house.now,
+            is_binary=False,
+        ):
+            peer.engine.receive(batch, shore.house.now)
+    shore.house.turn()
+    (frame,) = peer.link.left
+    assert [message.get("data", message.get("id")) for message in frame] == [0, 1, 2, "0", "1", "2"]
+
+
+def test_t9_frames_of_events_end_at_60_000_bytes(shore):
+    """T9: one event alone may be larger."""
+    peer = shore.join("/a")
+    shore.house.publish("/a", *("x" * 25_000 for _ in range(5)), "y" * 65_000)
+    assert [len(frame) for frame in peer.link.left] == [2, 2, 1, 1]
+
+
+def test_t9_so_do_frames_of_replies(shore):
+    """T9: the replies to one request may need several frames."""
+    peer = shore.join("/a")
+    peer.say(*(publish(f"/{'b' * 200}", 1, clientId=peer.client_id, id=str(n)) for n in range(600)))
+    assert len(peer.link.left) == 3
+    assert max(len(json.dumps(frame, separators=(",", ":"))) for frame in peer.link.left) <= 60_000
+    assert [message["id"] for message in peer.take()] == [str(n) for n in range(600)]
+
+
+def test_t14_the_held_connect_is_answered_after_hold_s(shore):
+    """T14, T15: without advice, and the next is held again."""
+    peer = shore.join("/a")
+    peer.say(socket_connect(peer.client_id, id="1"))
+    shore.house.pass_time(25)
+    reply = {"id": "1", "channel": "/meta/connect", "successful": True, "clientId": peer.client_id}
+    assert peer.take() == [reply]
+    peer.say(socket_connect(peer.client_id, id="2"))
+    assert peer.take() == []
+    shore.house.pass_time(25)
+    assert peer.take() == [reply | {"id": "2"}]
+
+
+def test_t15_advice_is_absent_unless_asked_for_or_new(shore):
+    """T15: on the first connect too; a session that comes from a poll gets it once."""
+    peer = shore.open()
+    peer.say(SOCKET_HANDSHAKE)
+    (welcome,) = peer.take()
+    assert welcome["advice"] == {"reconnect": "retry", "interval": 0, "timeout": 25_000}
+    peer.say(socket_connect(welcome["clientId"], id="1"))
+    (reply,) = peer.take()
+    assert "advice" not in reply
+    peer.say(socket_connect(welcome["clientId"], id="2", advice={"timeout": 0}))
+    (reply,) = peer.take()
+    assert reply["advice"] == welcome["advice"]
+    polled = shore.house.join()
+    peer = shore.open()
+    peer.say(socket_connect(polled.session.id, id="1"))
+    assert peer.take() == []
+    shore.house.pass_time(25)
+    (reply,) = peer.take()
+    assert reply["advice"] == welcome["advice"]
+
+
+def test_t20_a_newer_connect_on_the_same_socket_has_the_older_one_answered(shore):
+    """T20: at once and without advice; the newer one is held."""
+    peer = shore.join()
+    peer.say(socket_connect(peer.client_id, id="1"))
+    peer.say(socket_connect(peer.client_id, id="2"))
+    assert peer.take() == [{"id": "1", "channel": "/meta/connect", "successful": True, "clientId": peer.client_id}]
+    assert shore.house.engine.sessions.holds == 1
+
+
+def test_t31_a_connect_held_elsewhere_is_answered_with_the_advice_to_wait(shore):
+    """T31: and the events go where the newest connect came from; the older socket stays open."""
+    first = shore.join("/a")
+    first.say(socket_connect(first.client_id, id="1"))
+    second = shore.open()
+    second.say(socket_connect(first.client_id, id="2"))
+    (reply,) = first.take()
+    assert reply["advice"] == {"reconnect": "retry", "interval": 2_000, "timeout": 25_000, "multiple-clients": True}
+    assert reply["successful"] is True
+    shore.house.publish("/a", 1)
+    assert (events(first.take()), events(second.take())) == ([], [1])
+    assert first.link.closed is None
+    first.say(publish("/a", 2, clientId=first.client_id, id="p"))
+    assert ([each["id"] for each in first.take()], events(second.take())) == (["p"], [2])
+
+
+def test_t31_between_a_socket_and_a_poll_too(shore):
+    """T31, T32: both ways."""
+    peer = shore.house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    socket = shore.open()
+    socket.say(socket_connect(peer.session.id, id="2"))
+    assert held.only["advice"]["multiple-clients"] is True
+    shore.house.publish("/a", 1)
+    assert events(socket.take()) == [1]
+    poll = peer.connect()
+    (reply,) = socket.take()
+    assert reply["advice"]["interval"] == 2_000
+    shore.house.publish("/a", 2)
+    assert poll.events == [("/a", 2)]
+    assert "advice" in poll.messages[0]  # it came by another transport before
+
+
+def test_t24_a_socket_with_a_session_refuses_others(shore):
+    """T24: nothing is executed, and neither session is touched."""
+    one, other = shore.join("/a"), shore.join("/b")
+    one.say(publish("/b", 1, clientId=other.client_id, id="1"), socket_connect(other.client_id, id="2"))
+    assert [reply["error"] for reply in one.take()] == ["402::session_unknown"] * 2
+    shore.house.publish("/a", 1)
+    shore.house.publish("/b", 2)
+    assert (events(one.take()), events(other.take())) == ([1], [2])
+
+
+def test_t12_a_second_handshake_makes_another_session(shore):
+    """T12: the older one's hold ends without a reply, and any other socket may claim it."""
+    peer = shore.join("/a")
+    peer.say(socket_connect(peer.client_id, id="held"))
+    peer.say(SOCKET_HANDSHAKE)
+    (welcome,) = peer.take()
+    assert welcome["clientId"] != peer.client_id
+    assert shore.house.engine.sessions.holds == 0
+    shore.house.publish("/a", 1)
+    assert peer.take() == []
+    other = shore.open()
+    other.say(socket_connect(peer.client_id, id="1"))
+    assert events(other.take()) == [1]
+
+
+def test_t21_a_disconnect_answers_the_held_connect_and_frees_the_socket(shore):
+    """T21, T24: then the socket may have another session."""
+    peer = shore.join("/a")
+    peer.say(socket_connect(peer.client_id, id="held"))
+    peer.say({"channel": "/meta/disconnect", "clientId": peer.client_id, "id": "d"})
+    replies = {message["id"]: message for message in peer.take()}
+    assert replies["d"]["successful"] is True
+    assert replies["held"]["advice"]["reconnect"] == "none"
+    peer.say(SOCKET_HANDSHAKE)
+    assert peer.take()[0]["successful"] is True
+
+
+def test_t30_a_lost_socket_is_a_lost_poll(shore):
+    """T30: the session stays for `max_interval_s` from then on."""
+    peer = shore.join("/a")
+    peer.say(socket_connect(peer.client_id, id="held"))
+    shore.house.pass_time(20)
+    peer.cut()
+    shore.house.publish("/a", 1)
+    shore.house.pass_time(9)
+    again = shore.open()
+    again.say(socket_connect(peer.client_id, id="1", advice={"timeout": 0}))
+    assert events(again.take()) == [1]
+    again.cut()
+    shore.house.pass_time(11)
+    assert shore.house.session(peer.client_id) is None
+
+
+def test_t33_what_had_not_left_comes_first_on_the_next_socket(shore):
+    """T33: in front of the queue and in order."""
+    peer = shore.join("/a")
+    peer.stall()
+    shore.house.publish("/a", 1, 2)
+    shore.house.publish("/a", 3)
+    peer.cut()
+    again = shore.open()
+    again.say(socket_connect(peer.client_id, id="1"))
+    assert events(again.take()) == [1, 2, 3]
+    assert shore.house.engine.sessions.put_back == 2
+
+
+def test_t33_a_connect_elsewhere_takes_what_a_stalled_socket_has_not_sent(shore):
+    """T33: that socket is cut, or its client would get the events twice."""
+    peer = shore.join("/a")
+    peer.stall()
+    shore.house.publish("/a", 1)
+    again = shore.house.send(connect(peer.client_id, id="1"))
+    assert again.events == [("/a", 1)]
+    assert peer.link.closed.code == 1006
+
+
+def test_t33_a_full_queue_ends_the_session(shore):
+    """T33: 1008 `queue full`."""
+    peer = shore.join("/a")
+    peer.stall()
+    for number in range(1_002):
+        shore.house.publish("/a", number)
+    assert peer.link.closed.code == 1008
+    assert peer.link.closed.reason == "queue full"
+    assert shore.house.session(peer.client_id) is None
+
+
+def test_a_reader_gets_more_events_in_one_turn_than_a_queue_takes(shore):
+    """A queue that is full is written while the peer reads."""
+    peer = shore.join("/a")
+    shore.house.send(*(publish("/a", number) for number in range(1_000)))
+    shore.house.send(*(publish("/a", number) for number in range(1_000, 2_000)))
+    assert events(peer.take()) == list(range(2_000))
+
+
+def test_replies_that_nobody_reads_are_bounded():
+    """The session goes on; its socket is closed with 1008."""
+    shore = Shore(limits={"queue_bytes": 2_000})
+    peer = shore.join("/a")
+    peer.stall()
+    shore.house.publish("/a", 1)
+    for number in range(100):
+        if peer.link.closed is None:
+            peer.say(publish("/b", 1, clientId=peer.client_id, id=str(number)))
+    assert peer.link.closed.code == 1008
+    assert shore.house.session(peer.client_id) is not None
+
+
+def test_t40_a_socket_without_a_session_is_closed(shore):
+    """T40, T11: also after the end of its session; each publish without one restarts the clock."""
+    silent, publisher, left = shore.open(), shore.open(), shore.join()
+    shore.house.pass_time(6)
+    publisher.say(publish("/a", 1))
+    left.say({"channel": "/meta/disconnect", "clientId": left.client_id})
+    shore.house.pass_time(5)
+    shore.sockets.sweep(shore.house.now)
+    assert (silent.link.closed.code, silent.link.closed.reason) == (1008, "no session")
+    assert publisher.link.closed is None
+    shore.house.pass_time(6)
+    shore.sockets.sweep(shore.house.now)
+    assert publisher.link.closed.code == left.link.closed.code == 1008
+    assert shore.house.broker.hits["hello_s"] == 3
+    assert not shore.sockets.open
+
+
+def test_t26_the_drain_answers_the_held_connect_and_closes(shore):
+    """T26: with advice to return, then 1001."""
+    held, idle = shore.join("/a"), shore.join("/a")
+    held.say(socket_connect(held.client_id, id="held"))
+    shore.house.engine.sessions.drain(lambda: 1.5)
+    for peer in (held, idle):
+        peer.engine.release(shore.house.now)
+    shore.house.turn()
+    (reply,) = held.take()
+    assert reply["advice"] == {"reconnect": "retry", "interval": 1_500, "timeout": 25_000}
+    assert (held.link.closed.code, idle.link.closed.code, idle.take()) == (1001, 1001, [])
+
+
+def test_requests_behind_one_that_waits_are_handled_after_it_and_in_order(shore):
+    """A policy of the program is awaited; what a client publishes meanwhile does not overtake."""
+    peer, hearer = shore.join(), shore.join("/a")
+    shore.house.policy(can_publish=lambda session, channel, message: Later() if message.data == 0 else True)
+    for number in range(3):
+        peer.say(publish("/a", number, clientId=peer.client_id, id=str(number)))
+    assert (peer.take(), hearer.take()) == ([], [])
+    ((_, _, resume),) = shore.waits
+    resume(True, None, shore.house.now)
+    shore.house.turn()
+    assert [reply["id"] for reply in peer.take()] == ["0", "1", "2"]
+    assert events(hearer.take()) == [0, 1, 2]
+
+
+def test_a_long_request_keeps_its_place_too(shore):
+    """It is handled in several turns."""
+    peer, hearer = shore.join(), shore.join("/a")
+    now = shore.house.now
+    many = [publish("/a", number, clientId=peer.client_id) for number in range(300)]
+    for messages in (many, [publish("/a", 300, clientId=peer.client_id)]):
+        for batch in peer.engine.split(json.dumps(messages).encode(), now, is_binary=False):
+            peer.engine.receive(batch, now)
+    shore.house.turn()
+    assert events(hearer.take()) == list(range(301))
+
+
+def test_what_waits_behind_a_request_is_bounded():
+    """1008: the client sends on although nothing is answered."""
+    shore = Shore(limits={"queue_bytes": 2_000})
+    peer = shore.join()
+    shore.house.policy(can_publish=lambda *_: Later())
+    for number in range(100):
+        if peer.link.closed is None:
+            peer.say(publish("/a", number, clientId=peer.client_id, id=str(number)))
+    assert (peer.link.closed.code, peer.link.closed.reason) == (1008, "too many requests wait")
+    ((_, _, resume),) = shore.waits
+    resume(True, None, shore.house.now)  # what has begun goes on
+    assert shore.house.broker.published == 1
+
+
+def test_t5_the_cookie_of_the_101_belongs_to_the_session_once_it_is_shown(shore):
+    """T5, T32: a client that did not keep it is served without it."""
+    peer = shore.open()
+    peer.engine._new_cookie = "c" * 40
+    peer.say(SOCKET_HANDSHAKE)
+    client_id = peer.take()[0]["clientId"]
+    assert shore.house.send(connect(client_id, advice={"timeout": 0})).only["successful"] is True
+    shown = shore.house.send(connect(client_id, advice={"timeout": 0}), cookies=("c" * 40,))
+    assert shown.only["successful"] is True
+    peer.say(publish("/a", 1, clientId=client_id))
+    assert peer.take()[-1]["successful"] is True
+    assert shore.house.send(publish("/a", 1, clientId=client_id)).only["error"] == "402::session_unknown"
+
+
+def test_extensions_of_a_program_change_events_on_sockets_too(shore):
+    """Events are then encoded for each subscriber; one that is kept back leaves no empty frame."""
+    peer = shore.join("/a")
+
+    class Extension:
+        def outgoing(self, session, message):
+            return None if message.get("data") == 2 else {**message, "seen": True}
+
+    shore.house.hooks.extensions.append(Extension())
+    shore.house.publish("/a", 1)
+    shore.house.publish("/a", 2)
+    assert peer.link.left == [[{"channel": "/a", "data": 1, "seen": True}]]
+
+
+steps = st.lists(
+    st.sampled_from(("publish", "publish", "burst", "stall", "read", "cut", "socket", "poll", "poll lost", "time")),
+    min_size=5,
+    max_size=60,
+)
+
+
+@given(steps)
+def test_t32_t33_nothing_is_lost_doubled_or_reordered_by_moving(course):
+    """T30 to T33: random cuts, stalls, full queues and moves between sockets and polls, in both directions."""
+    shore = Shore(limits={"queue_events": 400})
+    house, count, heard, ids = shore.house, 0, [], iter(range(10_000))
+    first = shore.join("/a")
+    client_id, socket, poll = first.client_id, first, None
+
+    def collect():
+        nonlocal poll
+        if socket is not None:
+            heard.extend(events(socket.take()))
+        if poll is not None and poll.reply is not None:
+            heard.extend(data for _, data in poll.events)
+            poll = None
+
+    for step in course:
+        if step in ("publish", "burst"):
+            more = 1 if step == "publish" else 20
+            house.publish("/a", *range(count, count + more))
+            count += more
+        elif step == "time":
+            house.pass_time(3)
+        elif step == "stall" and socket is not None:
+            socket.stall()
+        elif step == "read" and socket is not None and socket.link.closed is None:
+            socket.read_on()
+        elif step == "cut" and socket is not None:
+            socket.cut()
+            collect()
+            socket = None
+        elif step == "socket":
+            collect()
+            new = shore.open()
+            new.say(socket_connect(client_id, id=str(next(ids))))
+            if poll is not None and poll.reply is None:
+                poll = None
+            collect()
+            socket = new
+        elif step == "poll" and (poll is None or poll.reply is not None):
+            collect()
+            poll = house.send(connect(client_id, id=str(next(ids))))
+        elif step == "poll lost" and poll is not None and poll.is_held:
+            poll.hang_up()
+            poll = None
+        collect()
+        assert heard == list(range(len(heard))), step
+        if house.session(client_id) is None:  # away for too long
+            return
+    collect()
+    last = shore.open()
+    last.say(socket_connect(client_id, id="last"))
+    collect()
+    heard += events(last.take())
+    assert heard == list(range(count))
