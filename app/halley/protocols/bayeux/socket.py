@@ -462,14 +462,10 @@ class Socket:
             sessions.lost(session, self, self._now)
 
     def _end(self, code: int, reason: str, now: float) -> None:
-        """Close the connection, behind the replies so far, unless it is over."""
+        """Close the connection, behind what is to be written so far, unless it is over."""
         if self._is_over:
             return
-        frames: list[bytes] = []
-        if code != ABNORMAL and not self._is_paused:
-            replies, self._replies = self._replies, []
-            frames = self._framed([], replies)
-            for reply in replies:
-                self._engine.sessions.settle(reply)
-        self._link.write(Close(frames, code, reason))
+        if code != ABNORMAL:
+            self.send(now)
+        self._link.write(Close([], code, reason))
         self.lost(now)
