@@ -91,7 +91,6 @@ def clients(*names: str) -> pytest.MarkDecorator:
 
 every_client = clients(*KINDS)
 every_plain_client = clients(*PLAIN)
-every_socket_client = clients(*SOCKETS)
 
 
 def require(runtime: str) -> None:

@@ -4,7 +4,7 @@
 import {fromTest, toTest} from "./values.mjs";
 
 export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}, options, observe) {
-    const {url, without, extensions, requestHeaders = {}, handshake = {}, stickyReconnect = true} = options;
+    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
     const patterns = new Set(options.patterns); // of a page that subscribes in its listener for handshakes
@@ -13,7 +13,7 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     let next = null;
 
     without.forEach((type) => cometd.unregisterTransport(type));
-    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders, stickyReconnect});
+    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders});
     // The documented place to change the transport of a session.
     const decide = cometd.onTransportFailure;
     cometd.onTransportFailure = (message, failure, handle) => decide.call(cometd, message, failure, (decided) => {
