@@ -2,12 +2,13 @@
 
     npm ci --prefix tests/bench && python tests/bench/peers.py [--rounds 5] [--compiled PYTHON] [--markdown] [--readme]
 
-The others are Faye, cometd-nodejs-server, CometD's Java server, and nchan, which does not speak Bayeux but holds polls
-(`servers.py`); those that a machine lacks are left out. In every round, each load is put on each server in turn, each
-time on a freshly started one; the tables have the medians. The server runs on one core and the load on another, so use
-an otherwise idle machine with two or more cores. On a shared machine, trust only ratios within one run. For a fair
-comparison the others have keep-alive for the whole run, a long accept queue, and no limit of sessions per browser; all
-hold polls for 25 s. What is unfair all the same is printed with the versions.
+The others are Faye, cometd-nodejs-server, CometD's Java server, nchan, which does not speak Bayeux but holds polls and
+streams events, and a loop in C that only writes (`servers.py`); those that a machine lacks are left out. In every
+round, each load is put on each server in turn, each time on a freshly started one; the tables have the medians. The
+server runs on one core and the load on another, so use an otherwise idle machine with two or more cores. On a shared
+machine, trust only ratios within one run. For a fair comparison the others have keep-alive for the whole run, a long
+accept queue, and no limit of sessions per browser; all hold polls for 25 s. What is unfair all the same is printed with
+the versions.
 
 `--compiled PYTHON` also measures the Halley that is installed, compiled, for that Python. `--halley CMD` measures
 another Halley instead of this interpreter's, with `{port}` in CMD replaced by its port. `--only` selects the loads to
@@ -41,7 +42,19 @@ if __name__ == "__main__":
     sys.path[0] = str(HERE.parent)  # in which this folder is the package `bench`
 
 from bench import servers  # noqa: E402 - only now can it be found
-from bench.servers import COMETD_JAVA, COMETD_NODE, COMPILED, FAYE, HALLEY, NCHAN, Server  # noqa: E402
+from bench.servers import (  # noqa: E402
+    COMETD_JAVA,
+    COMETD_NODE,
+    COMPILED,
+    FAYE,
+    FLOOR,
+    HALLEY,
+    NCHAN,
+    POLLS,
+    SOCKETS,
+    STREAMS,
+    Server,
+)
 
 README = HERE / "README.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
@@ -52,6 +65,7 @@ PEERS: dict[str, Callable[[], Server]] = {
     COMETD_NODE: servers.cometd_nodejs,
     COMETD_JAVA: servers.cometd_java,
     NCHAN: servers.nchan,
+    FLOOR: servers.floor,
 }
 
 LOADS = {
@@ -61,8 +75,18 @@ LOADS = {
     "idle": Load("idle", receivers=1_000, publishers=0, warm_up_s=0, seconds=3),
     "idle-browser": Load("idle", receivers=1_000, publishers=0, warm_up_s=0, seconds=3, browser_headers=True),
     "crowd": Load("idle", receivers=10_000, publishers=1, rate=1, warm_up_s=0, seconds=15),
+    "socket-fanout": Load("fanout", receivers=1_000),
+    "socket-one-to-one": Load("one-to-one", receivers=100, channels=100, publishers=16, rate=1_000),
+    "socket-idle": Load("idle", receivers=1_000, publishers=0, warm_up_s=0, seconds=3),
+    "stream-fanout": Load("fanout", receivers=1_000),
+    "stream-crowd": Load("idle", receivers=10_000, publishers=1, rate=1, warm_up_s=0, seconds=15),
 }
-HALLEY_ONLY = {"crowd"}
+HALLEY_ONLY = {"crowd", "stream-crowd"}
+
+
+def way_of(load_name: str) -> str:
+    """Return the way in which the receivers of a load get their events."""
+    return {"socket": SOCKETS, "stream": STREAMS}.get(load_name.partition("-")[0], POLLS)
 
 
 def publishes_per_cpu_s(result: Result) -> float | None:
@@ -93,21 +117,33 @@ CROWD_CONNECTS = Figure(
     "10,000 held polls: connects accepted", "crowd", lambda result: result.connects_per_s, "/s", is_rate=True
 )
 CROWD_P99 = Figure("10,000 held polls: p99 of 1 publish/s", "crowd", lambda result: result.latency_ms["p99"], "ms")
+SOCKET_FAN_OUT = Figure(
+    "WebSockets, 1 to 1,000: CPU per delivery", "socket-fanout", lambda result: result.server_cpu_us, "us"
+)
+SOCKET_ONE_TO_ONE = Figure(
+    "WebSockets, 1 to 1: CPU per delivery", "socket-one-to-one", lambda result: result.server_cpu_us, "us"
+)
+SOCKET_MEMORY = Figure("memory per idle WebSocket", "socket-idle", lambda result: result.memory_kb, "KB")
+STREAM_FAN_OUT = Figure(
+    "event streams, 1 to 1,000: CPU per delivery", "stream-fanout", lambda result: result.server_cpu_us, "us"
+)
+STREAM_MEMORY = Figure("10,000 event streams: memory", "stream-crowd", lambda result: result.rss_mb[-1][1], "MB")
 FIGURES = [
     FAN_OUT, ONE_TO_ONE, PUBLISHES, P99, WORST, MEMORY, BROWSER_MEMORY, CROWD_MEMORY, CROWD_CONNECTS, CROWD_P99,
+    SOCKET_FAN_OUT, SOCKET_ONE_TO_ONE, SOCKET_MEMORY, STREAM_FAN_OUT, STREAM_MEMORY,
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure of Halley should be, `pure` or `compiled`.
+    """What a figure of Halley should be, `pure` (None: of any size) or `compiled`.
 
     Both are bounds of the figure itself or, if there are `others`, of its ratio to the best of theirs; `than` says
     whose.
     """
 
     figure: Figure
-    pure: float
+    pure: float | None
     compiled: float
     others: tuple[str, ...] = ()
     than: str = ""
@@ -117,14 +153,18 @@ class Target:
         """What the table calls it."""
         return f"{self.figure.name}, to {self.than}" if self.than else self.figure.name
 
-    def bound(self, wanted: float) -> str:
+    def bound(self, wanted: float | None) -> str:
         """Return a bound as it is shown."""
+        if wanted is None:
+            return "-"
         sign = ">=" if self.figure.is_rate else "<="
         return f"{sign} {wanted:.2g} x" if self.others else f"{sign} {wanted:,g} {self.figure.unit}".rstrip()
 
-    def is_met(self, value: float, wanted: float) -> bool:
-        """Whether a figure or ratio is as it should be."""
-        return value >= wanted if self.figure.is_rate else value <= wanted
+    def verdict(self, value: float | None, wanted: float | None) -> str:
+        """Return whether a figure or ratio is as it should be, as it is shown."""
+        if value is None or wanted is None:
+            return "-"
+        return "met" if (value >= wanted if self.figure.is_rate else value <= wanted) else "missed"
 
 
 _BETTER_NODE, _JAVA = "the better on Node.js", COMETD_JAVA
@@ -144,6 +184,13 @@ TARGETS = [
     Target(CROWD_MEMORY, 250, 250),
     Target(CROWD_CONNECTS, 3_000, 3_000),
     Target(CROWD_P99, 500, 500),
+    Target(SOCKET_FAN_OUT, None, 0.5, (FAYE,), FAYE),
+    Target(SOCKET_FAN_OUT, None, 0.5, (COMETD_JAVA,), _JAVA),
+    Target(SOCKET_FAN_OUT, None, 1.5, (FLOOR,), "a floor in C"),
+    Target(SOCKET_ONE_TO_ONE, None, 0.5, (FAYE, COMETD_JAVA), "the better of both"),
+    Target(SOCKET_MEMORY, 8, 8),
+    Target(STREAM_FAN_OUT, None, 1.0, (NCHAN,), NCHAN),
+    Target(STREAM_MEMORY, 120, 120),
 ]
 
 Results = dict[tuple[str, str], list[Result]]
@@ -166,7 +213,7 @@ async def compare(
                 if not _takes(server, load_name):
                     continue
                 try:
-                    result = await _measured(load, server, warm_up_s)
+                    result = await _measured(load_name, load, server, warm_up_s)
                 except BenchFailed as error:
                     raise BenchFailed(f"{load_name} at {name}: {error}") from error
                 results[load_name, name].append(result)
@@ -177,17 +224,17 @@ async def compare(
 
 
 def _takes(server: Server, load_name: str) -> bool:
-    if load_name in HALLEY_ONLY:
-        return server.name in HALLEYS
-    return server.loads is None or load_name in server.loads
+    if load_name in HALLEY_ONLY and server.name not in HALLEYS:
+        return False
+    return way_of(load_name) in server.workers and (server.loads is None or load_name in server.loads)
 
 
-async def _measured(load: Load, server: Server, warm_up_s: float | None) -> Result:
+async def _measured(load_name: str, load: Load, server: Server, warm_up_s: float | None) -> Result:
     if load.warm_up_s:
         load = replace(load, warm_up_s=max(load.warm_up_s, server.warm_up_s) if warm_up_s is None else warm_up_s)
     with tempfile.TemporaryDirectory(prefix="halley-bench-") as folder:
         async with server.started(Path(folder)) as target:
-            return await measure(load, target, start_worker=server.start_worker)
+            return await measure(load, target, start_worker=server.workers[way_of(load_name)])
 
 
 def summary(result: Result) -> str:
@@ -232,8 +279,7 @@ def target_rows(results: Results) -> list[list[str]]:
             if value is not None and target.others:
                 value = value / best if best else None
             shown = "-" if value is None else f"{value:.2f} x" if target.others else _shown(value, figure.unit)
-            verdict = "-" if value is None else "met" if target.is_met(value, wanted) else "missed"
-            row += [target.bound(wanted), shown, verdict]
+            row += [target.bound(wanted), shown, target.verdict(value, wanted)]
         if is_measured:
             rows.append(row)
     return rows

@@ -30,9 +30,23 @@ from halley.bench.target import Target, halley_command, started
 HERE = Path(__file__).parent
 HALLEY, COMPILED = "Halley", "Halley compiled"
 FAYE, COMETD_NODE, COMETD_JAVA, NCHAN = "Faye", "cometd-nodejs", "CometD Java", "nchan"
+FLOOR = "floor in C"
 NEXUS, CROSSBAR = "nexus", "crossbar"
+
+POLLS, SOCKETS, STREAMS = "polls", "WebSockets", "streams"
+"""The ways in which a load's receivers get their events: by held polls, by WebSockets, by server-sent events."""
+
 _BUILT_S = 600.0
 _ASKED_S = 60.0
+
+
+def _side_worker(name: str, *arguments: str) -> StartWorker:
+    """Return what starts the worker that a module of this folder is."""
+    return partial(running_worker, [*side_command(name), *arguments], environment=side_environment())
+
+
+_BAYEUX: Mapping[str, StartWorker] = {POLLS: bayeux_worker, SOCKETS: _side_worker("socket_load")}
+_HALLEY: Mapping[str, StartWorker] = {**_BAYEUX, STREAMS: _side_worker("stream_load", "halley")}
 
 
 class Missing(Exception):
@@ -45,7 +59,7 @@ class Server:
 
     In the words of `command`, `{port}` and `{folder}` are replaced by its port and by an empty folder of its own;
     `prepare` is called with both before the start. `warm_up_s` is the least time of load before a measurement.
-    `loads` are those that can be put on it (None: all), by the workers that `start_worker` starts.
+    `workers` start the loads that can be put on it, by the way of their receivers; `loads` are their names (None: all).
     """
 
     name: str
@@ -57,7 +71,7 @@ class Server:
     warm_up_s: float = 0.0
     loads: frozenset[str] | None = None
     prepare: Callable[[int, Path], object] = lambda *_: None
-    start_worker: StartWorker = field(default=bayeux_worker)
+    workers: Mapping[str, StartWorker] = field(default_factory=lambda: _BAYEUX)
 
     @property
     def about(self) -> str:
@@ -98,10 +112,11 @@ _SAME_POLLS = (
 def halley(command: Sequence[str] | None = None, unfair: str = _SAME_POLLS) -> Server:
     """Return this interpreter's Halley, or the one that a command serves at {port}."""
     if command is not None:
-        return Server(HALLEY, "of unknown version", "unknown, given with --halley", unfair, command)
+        about = "of unknown version", "unknown, given with --halley", unfair
+        return Server(HALLEY, *about, command, workers=_HALLEY)
     version = said([sys.executable, "-P", "-m", "halley", "--version"], side_environment())
     runtime, more = python_runtime([sys.executable])
-    return Server(HALLEY, version, runtime, unfair + more, halley_command())
+    return Server(HALLEY, version, runtime, unfair + more, halley_command(), workers=_HALLEY)
 
 
 def halley_compiled(python: Path | None, unfair: str = _SAME_POLLS) -> Server:
@@ -112,7 +127,7 @@ def halley_compiled(python: Path | None, unfair: str = _SAME_POLLS) -> Server:
     if "compiled" not in version:
         version += ", which does not say that it is compiled"
     runtime, more = python_runtime([str(python), "-I"])
-    return Server(COMPILED, version, runtime, unfair + more, halley_command(python=python))
+    return Server(COMPILED, version, runtime, unfair + more, halley_command(python=python), workers=_HALLEY)
 
 
 _PYTHON = """
@@ -149,15 +164,15 @@ _NODE_UNFAIR = (
 
 def faye() -> Server:
     """Return Faye. Raises `Missing`."""
-    return _of_node(FAYE, "faye", "faye_server.js")
+    return _of_node(FAYE, "faye", "faye_server.js", _BAYEUX)
 
 
 def cometd_nodejs() -> Server:
     """Return CometD's server for Node.js. Raises `Missing`."""
-    return _of_node(COMETD_NODE, "cometd-nodejs-server", "cometd_server.js")
+    return _of_node(COMETD_NODE, "cometd-nodejs-server", "cometd_server.js", {POLLS: bayeux_worker})
 
 
-def _of_node(name: str, package: str, script: str) -> Server:
+def _of_node(name: str, package: str, script: str, workers: Mapping[str, StartWorker]) -> Server:
     node = _program("node")
     about = HERE / "node_modules" / package / "package.json"
     if not about.is_file():
@@ -170,6 +185,7 @@ def _of_node(name: str, package: str, script: str) -> Server:
         _NODE_UNFAIR,
         [node, str(HERE / script), "{port}"],
         warm_up_s=_NODE_WARM_UP_S,
+        workers=workers,
     )
 
 
@@ -202,7 +218,7 @@ def cometd_java() -> Server:
             "{port}",
         ],
         warm_up_s=_JAVA_WARM_UP_S,
-        loads=frozenset({"fanout", "one-to-one", "publish"}),
+        loads=frozenset({"fanout", "one-to-one", "publish", "socket-fanout", "socket-one-to-one"}),
     )
 
 
@@ -215,7 +231,7 @@ _NCHAN_UNFAIR = (
 
 
 def nchan() -> Server:
-    """Return nginx with nchan, which does not speak Bayeux but holds polls. Raises `Missing`."""
+    """Return nginx with nchan, which does not speak Bayeux but holds polls and streams events. Raises `Missing`."""
     nginx = _program("nginx")
     module = next((each / _NCHAN_MODULE for each in _NCHAN_MODULES if (each / _NCHAN_MODULE).is_file()), None)
     if module is None:
@@ -232,9 +248,30 @@ def nchan() -> Server:
         _NCHAN_UNFAIR,
         [nginx, "-p", "{folder}", "-c", "nginx.conf", "-e", "stderr"],
         path="",
-        loads=frozenset({"fanout", "one-to-one", "publish", "idle", "idle-browser"}),
         prepare=prepare,
-        start_worker=partial(running_worker, side_command("nchan_load"), environment=side_environment()),
+        workers={POLLS: _side_worker("nchan_load"), STREAMS: _side_worker("stream_load", "nchan")},
+    )
+
+
+_FLOOR_UNFAIR = (
+    "For it: one thread in C that reads, finds a few words and writes; it checks nothing, queues nothing, and closes "
+    "nobody: it is the floor of what a WebSocket costs"
+)
+
+
+def floor() -> Server:
+    """Return the loop in C that only writes, which is built if it was not. Raises `Missing`."""
+    compiler = _program("gcc")
+    program = built(HERE / "floor", [compiler, "-O2", "-o", "floor", "floor.c"]) / "floor"
+    version = said([compiler, "--version"]).splitlines()[0]
+    return Server(
+        FLOOR,
+        "tests/bench/floor",
+        version,
+        _FLOOR_UNFAIR,
+        [str(program), "{port}"],
+        loads=frozenset({"socket-fanout", "socket-one-to-one"}),
+        workers={SOCKETS: _BAYEUX[SOCKETS]},
     )
 
 
@@ -353,7 +390,11 @@ def built(sources: Path, command: Sequence[str]) -> Path:
         if done.returncode:
             lines = (done.stdout + done.stderr).strip().splitlines()
             raise Missing(f"it could not be built: {next(filter(None, lines), 'for no reason given')}")
-        work.rename(folder)  # complete, or not there
+        try:
+            work.rename(folder)  # complete, or not there
+        except OSError:
+            if not folder.is_dir():  # else another process has built it meanwhile
+                raise
     return folder
 
 

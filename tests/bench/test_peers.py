@@ -18,7 +18,6 @@ from support.programs import require_program, unavailable
 
 from halley import __version__
 from halley.bench import sessions
-from halley.bench.load import Load
 from halley.bench.requests import MARK_TEMPLATE
 from halley.bench.tally import Tally
 
@@ -97,6 +96,15 @@ def test_bounds_need_no_peer():
     assert "CPU per delivery, 1 to 1,000" not in " ".join(rows)
 
 
+def test_a_target_of_the_compiled_program_alone():
+    """A figure for which only the compiled program has a target has no verdict for the other."""
+    rows = targets_of(costs("socket-fanout", Halley=[4], Halley_compiled=[2], floor_in_C=[2]))
+    assert rows["WebSockets, 1 to 1,000: CPU per delivery, to a floor in C"] == [
+        *("-", "2.00 x", "-"),
+        *("<= 1.5 x", "1.00 x", "met"),
+    ]
+
+
 def test_versions_and_what_is_unfair_stand_beside_the_figures():
     """The report has a row for each server that was measured, and a line for each that was not."""
     server = servers.Server("Faye", "faye 1", "Node.js v20", "For it: nothing", ["faye"])
@@ -116,6 +124,7 @@ def test_what_a_machine_lacks_is_left_out(monkeypatch):
         "cometd-nodejs is left out: this machine has no node.",
         "CometD Java is left out: this machine has no java.",
         "nchan is left out: this machine has no nginx.",
+        "floor in C is left out: this machine has no gcc.",
         "nexus is left out: this machine has no go.",
         "compiled is left out: name a Python in whose environment it is installed with --compiled.",
     ]
@@ -233,24 +242,29 @@ def test_the_readme_has_a_place_for_the_table():
     )
 
 
-QUICK = replace(Load("fanout", receivers=5, rate=20), seconds=0.5, warm_up_s=0.2)
+QUICK = {
+    name: replace(peers.LOADS[name], receivers=5, channels=channels, rate=20, seconds=0.5, warm_up_s=0.2)
+    for name, channels in {"fanout": 1, "socket-fanout": 1, "socket-one-to-one": 5, "stream-fanout": 1}.items()
+}
 
 
-async def compared(*names):
+async def compared(*loads, others):
     """Return the results of one short round over Halley and these peers, none of which may lose anything."""
-    makes = {peers.HALLEY: servers.halley, **{name: peers.PEERS[name] for name in names}}
+    makes = {peers.HALLEY: servers.halley, **{name: peers.PEERS[name] for name in others}}
     measured, left_out = servers.available(makes)
     if left_out:
         unavailable(" ".join(left_out))
-    results = await peers.compare({"fanout": QUICK}, measured, 1, warm_up_s=0.2)
-    assert all(each.is_clean and each.deliveries == 5 * each.published > 0 for (each,) in results.values())
+    results = await peers.compare({name: QUICK[name] for name in loads}, measured, 1, warm_up_s=0.2)
+    for (load, name), (found,) in results.items():
+        assert found.is_clean, f"{load} at {name}: {peers.summary(found)}"
+        assert found.deliveries == (5 if "fanout" in load else 1) * found.published > 0
     return results
 
 
 @pytest.mark.node
 async def test_the_peers_get_the_same_load():
     """In one short round over the peers on Node.js, nothing is lost, and the figures of all are in the tables."""
-    results = await compared(*peers.NODE)
+    results = await compared("fanout", others=peers.NODE)
     assert all(cell.endswith(" ms") for cell in figures_of(results, peers.HALLEY, *peers.NODE)["p99 of 1 to 1,000"])
     row = targets_of(results)["p99 of 1 to 1,000, to the best of Bayeux"]
     assert row[1].endswith(" x")
@@ -258,10 +272,24 @@ async def test_the_peers_get_the_same_load():
 
 @pytest.mark.slow
 async def test_nchan_gets_the_same_load():
-    """It gets every event too, though it does not speak Bayeux."""
+    """It gets every event too, though it does not speak Bayeux, by polls and by streams."""
     require_program("nginx")
-    results = await compared(peers.NCHAN)
+    results = await compared("fanout", "stream-fanout", others=[peers.NCHAN])
     assert targets_of(results)["CPU per delivery, 1 to 1,000, to nchan"][1].endswith(" x")
+    assert targets_of(results)["event streams, 1 to 1,000: CPU per delivery, to nchan"][1].endswith(" x")
+
+
+@pytest.mark.slow
+@pytest.mark.node
+async def test_the_peers_get_the_same_load_by_websockets():
+    """Nothing is lost by WebSockets either, and the floor in C takes part in these loads alone."""
+    others = [peers.FAYE, peers.COMETD_JAVA, peers.FLOOR]
+    results = await compared("fanout", "socket-fanout", "socket-one-to-one", others=others)
+    assert {load for load, name in results if name == peers.FLOOR} == {"socket-fanout", "socket-one-to-one"}
+    rows = targets_of(results)
+    for than in ("Faye", "CometD Java", "a floor in C"):
+        assert rows[f"WebSockets, 1 to 1,000: CPU per delivery, to {than}"][1].endswith(" x")
+    assert figures_of(results, *others)["WebSockets, 1 to 1: CPU per delivery"][2].endswith(" us")
 
 
 async def test_a_halley_that_does_not_start_ends_the_comparison():

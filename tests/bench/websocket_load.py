@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from halley.bench.load import BenchFailed
 
 TEXT, BINARY = 0x81, 0x82  # whole messages; servers have no reason to fragment those that are counted
-_PING, _PONG = 0x89, 0x8A
+PING, PONG = 0x89, 0x8A
 _MASKED = 0x80
 _NO_MASK = b"\0\0\0\0"  # a client must mask its frames; this mask leaves the payload unchanged
 _ANSWER_S = 20.0
@@ -142,8 +142,8 @@ class WebSocketLink(asyncio.Protocol):
         return end + 4
 
     def _uncounted(self, head: int, payload: bytes) -> None:
-        if head == _PING:
-            self.transport.write(frame(payload, _PONG))
+        if head == PING:
+            self.transport.write(frame(payload, PONG))
         elif not self.handle(head, payload):
             self.lost(f"the server sent an unexpected frame {head:#x}: {payload[:200]!r}")
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 from clients.curl import CurlClient
+from clients.java import JavaClient
 from clients.kinds import HERE, KINDS, require
 from clients.node import NodeClient
 from clients.page import PageClient
+from clients.peers import PeerServer
 from clients.python import AiocometdClient
 from clients.server_thread import ServerThread
 from support.programs import CHROMIUM_FLAGS, require_browser
@@ -46,34 +48,47 @@ class Site:
         self._stack.push_async_callback(server.stop)
         return server
 
-    async def relay(self, server: ServerThread) -> TcpProxy:
+    async def serve_by(self, name: str, **changed: Any) -> ServerThread | PeerServer:
+        """A running server, by name: "halley" with the settings `brisk(**changed)`, or one of `PEERS`."""
+        if name == "halley":
+            return await self.serve(**changed)
+        server = await PeerServer.start(name)
+        self._stack.push_async_callback(server.stop)
+        return server
+
+    async def relay(self, server: ServerThread | PeerServer) -> TcpProxy:
         """A bad network in front of a server."""
         return await self._stack.enter_async_context(relaying(server.port))
 
-    async def start(self, kind: str, port: int) -> Foreign:
-        """A client of that kind, not opened yet, for the server at that port. Pages are tabs of one browser profile."""
+    async def start(self, kind: str, port: int, **more: Any) -> Foreign:
+        """A client of that kind, not opened yet, for the server at that port. Pages are tabs of one browser profile.
+
+        `more` are options of the drivers in JavaScript and Java.
+        """
         wanted = KINDS[kind]
         require(wanted.runtime)
         url = f"http://127.0.0.1:{port}/bayeux"
         client: Foreign
         match wanted.runtime:
             case "python":
-                client = AiocometdClient(url)
+                client = AiocometdClient(url, wanted.without)
             case "curl":
                 client = CurlClient(url, self._folder / f"jar-{next(self._numbers)}")
             case "node":
-                client = await NodeClient.start(url, wanted)
+                client = await NodeClient.start(url, wanted, **more)
+            case "java":
+                client = await JavaClient.start(url, wanted, **more)
             case "browser":
                 origin = (
                     f"http://127.0.0.1:{port}" if wanted.origin == "same" else f"http://localhost:{self.pages_port}"
                 )
-                client = await PageClient.start(await self.profile(), origin, url, wanted)
+                client = await PageClient.start(await self.profile(), origin, url, wanted, **more)
         self._stack.push_async_callback(client.close)
         return client
 
-    async def join(self, kind: str, port: int) -> Foreign:
-        """A client of that kind that has opened its session with the server at that port."""
-        client = await self.start(kind, port)
+    async def join(self, kind: str, port: int, **more: Any) -> Foreign:
+        """A client as from `start` that has opened its session with the server at that port."""
+        client = await self.start(kind, port, **more)
         assert (await client.open()).successful
         return client
 

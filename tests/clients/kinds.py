@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.programs import require_browser, require_program, unavailable
@@ -19,7 +20,7 @@ class Kind:
     """A library, where it runs, and how its users set it up.
 
     Pages have an `origin`: "same" as the server's, or "cross" for another one. `transport` is the one that the client
-    must find when those in `without` are switched off. cometd.js keeps its WebSocket transport, which is its default.
+    must find when those in `without` are switched off.
     """
 
     library: str
@@ -30,37 +31,60 @@ class Kind:
     extensions: tuple[str, ...] = ()
 
 
-_JSONP = {"origin": "cross", "transport": "callback-polling", "without": ("websocket", "long-polling")}
-_EXTENDED = {"extensions": ("ack", "timesync")}
+_SOCKET: dict[str, Any] = {"transport": "websocket"}
+_POLLING: dict[str, Any] = {"without": ("websocket",)}
+_JSONP: dict[str, Any] = {"transport": "callback-polling", "without": ("websocket", "long-polling")}
+_CORS: dict[str, Any] = {"transport": "cross-origin-long-polling", "without": ("websocket",)}
+_FAYE_JSONP: dict[str, Any] = {
+    "transport": "callback-polling", "without": ("websocket", "cross-origin-long-polling")
+}  # fmt: skip
+_EXTENDED: dict[str, Any] = {"extensions": ("ack", "timesync")}
 
 KINDS = {
-    "aiocometd": Kind("aiocometd", "python"),
+    "aiocometd": Kind("aiocometd", "python", **_SOCKET),
+    "aiocometd-polling": Kind("aiocometd", "python", **_POLLING),
     "curl": Kind("curl", "curl"),
-    "cometd9-node": Kind("cometd9", "node"),
-    "cometd9-node-extended": Kind("cometd9", "node", **_EXTENDED),
-    "cometd7-node": Kind("cometd7", "node"),
-    "cometd9-node-binary": Kind("cometd9", "node", extensions=("binary", "reload")),
-    "cometd7-node-binary": Kind("cometd7", "node", extensions=("binary", "reload")),
-    "cometd-same-origin": Kind("cometd", "browser", origin="same"),
-    "cometd-same-origin-extended": Kind("cometd", "browser", origin="same", **_EXTENDED),
-    "cometd-cross-origin": Kind("cometd", "browser", origin="cross"),
-    "cometd-cross-origin-extended": Kind("cometd", "browser", origin="cross", **_EXTENDED),
-    "cometd-jsonp": Kind("cometd", "browser", **_JSONP),
-    "cometd-jsonp-extended": Kind("cometd", "browser", **_JSONP, **_EXTENDED),
-    "faye-node": Kind("faye", "node"),
-    "faye-same-origin": Kind("faye", "browser", origin="same"),
-    "faye-cross-origin": Kind("faye", "browser", origin="cross", transport="cross-origin-long-polling"),
-    "faye-jsonp": Kind(
-        "faye", "browser", origin="cross", transport="callback-polling", without=("cross-origin-long-polling",)
-    ),
-    "scripts-only": Kind("scripts", "browser", origin="cross", transport="callback-polling"),
+    "cometd9-node": Kind("cometd9", "node", **_SOCKET),
+    "cometd9-node-extended": Kind("cometd9", "node", **_SOCKET, **_EXTENDED),
+    "cometd9-node-polling": Kind("cometd9", "node", **_POLLING),
+    "cometd8-node": Kind("cometd8", "node", **_SOCKET),
+    "cometd7-node": Kind("cometd7", "node", **_SOCKET),
+    "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd7-node-polling": Kind("cometd7", "node", **_POLLING),
+    "cometd-same-origin": Kind("cometd", "browser", "same", **_SOCKET),
+    "cometd-same-origin-extended": Kind("cometd", "browser", "same", **_SOCKET, **_EXTENDED),
+    "cometd-same-origin-polling": Kind("cometd", "browser", "same", **_POLLING),
+    "cometd-cross-origin": Kind("cometd", "browser", "cross", **_SOCKET),
+    "cometd-cross-origin-polling": Kind("cometd", "browser", "cross", **_POLLING),
+    "cometd-cross-origin-polling-extended": Kind("cometd", "browser", "cross", **_POLLING, **_EXTENDED),
+    "cometd-jsonp": Kind("cometd", "browser", "cross", **_JSONP),
+    "cometd-jsonp-extended": Kind("cometd", "browser", "cross", **_JSONP, **_EXTENDED),
+    "cometd-java": Kind("cometd", "java", **_SOCKET),
+    "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED),
+    "cometd-java-polling": Kind("cometd", "java", **_POLLING),
+    "faye-node": Kind("faye", "node", **_SOCKET),
+    "faye-node-polling": Kind("faye", "node", **_POLLING),
+    "faye-1.2-node": Kind("faye-1.2", "node", **_SOCKET),
+    "faye-same-origin": Kind("faye", "browser", "same", **_SOCKET),
+    "faye-same-origin-polling": Kind("faye", "browser", "same", **_POLLING),
+    "faye-cross-origin": Kind("faye", "browser", "cross", **_CORS),
+    "faye-jsonp": Kind("faye", "browser", "cross", **_FAYE_JSONP),
+    "scripts-only": Kind("scripts", "browser", "cross", transport="callback-polling"),
 }
 
 PLAIN = [name for name, kind in KINDS.items() if not kind.extensions]
 EXTENDED = [name for name, kind in KINDS.items() if "ack" in kind.extensions]
 BINARY = [name for name, kind in KINDS.items() if "binary" in kind.extensions]
+SOCKETS = [name for name in PLAIN if KINDS[name].transport == "websocket"]
 
-_MARKS = {"python": (), "curl": (), "node": (pytest.mark.node,), "browser": (pytest.mark.browser, pytest.mark.node)}
+_MARKS = {
+    "python": (),
+    "curl": (),
+    "java": (pytest.mark.slow,),
+    "node": (pytest.mark.node,),
+    "browser": (pytest.mark.browser, pytest.mark.node),
+}
 
 
 def clients(*names: str) -> pytest.MarkDecorator:
@@ -68,7 +92,7 @@ def clients(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name].runtime]) for name in names])
 
 
-every_client = clients(*PLAIN, *EXTENDED)
+every_client = clients(*KINDS)
 every_plain_client = clients(*PLAIN)
 
 

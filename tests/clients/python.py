@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from aiocometd_ng import Client, Extension
+from aiocometd_ng import Client, ConnectionType, Extension
 from aiocometd_ng.exceptions import ServerError
 from clients.foreign import Foreign
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 class AiocometdClient(Foreign):
     """An `aiocometd_ng.Client` and a task that receives its events."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, without: tuple[str, ...] = ()) -> None:
         super().__init__("aiocometd-ng")
         # Its detection of lost connections (connection_timeout) needs Python 3.9: later asyncio.wait_for has no `loop`.
-        self._client = Client(url, connection_timeout=0, extensions=[_Observer(self)])
+        types = [each for each in ConnectionType if each.value not in without] if without else None
+        self._client = Client(url, types, connection_timeout=0, extensions=[_Observer(self)])
         self._receiver: asyncio.Task[None] | None = None
 
     async def call(self, command: str, *arguments: Any) -> Any:

@@ -9,13 +9,15 @@ import pytest
 from clients.foreign import OK
 from clients.kinds import BINARY, clients
 from clients.publisher import publish
+from clients.values import to_driver
 from support import wamp
 from support.wamp import PUBLISH, PUBLISHED
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), clients(*BINARY)]
 
 LENGTHS = (0, 1, 2, 3, 4, 5, 999)
-CHUNKS = [[(7 * at) % 256 for at in range(length)] for length in LENGTHS]
+CHUNKS = [bytes((7 * at) % 256 for at in range(length)) for length in LENGTHS]
+SHOWN = [to_driver(chunk) for chunk in CHUNKS]
 
 
 async def test_bytes_go_from_client_to_client(kind, site):
@@ -23,12 +25,12 @@ async def test_bytes_go_from_client_to_client(kind, site):
     server = await site.serve()
     sender, hearer = [await site.join(kind, server.port) for _ in range(2)]
     assert await hearer.subscribe("/file") == OK
-    for chunk in CHUNKS:
+    for chunk in SHOWN:
         assert (await sender.call("publishBytes", "/file", chunk))["successful"]
-    assert (await sender.call("publishBytes", "/file", CHUNKS[-1], False, {"name": "f"}))["successful"]
+    assert (await sender.call("publishBytes", "/file", SHOWN[-1], False, {"name": "f"}))["successful"]
     await hearer.hears(
-        *(("/file", {"data": chunk, "last": True}) for chunk in CHUNKS),
-        ("/file", {"data": CHUNKS[-1], "last": False, "meta": {"name": "f"}}),
+        *(("/file", {"data": chunk, "last": True}) for chunk in SHOWN),
+        ("/file", {"data": SHOWN[-1], "last": False, "meta": {"name": "f"}}),
     )
 
 
@@ -40,11 +42,11 @@ async def test_bytes_are_bytes_for_wamp_in_both_directions(kind, site):
     router = await wamp.join(f"http://127.0.0.1:{server.port}", "wamp.2.msgpack")
     await router.subscribe("file")
     for number, chunk in enumerate(CHUNKS, 1):
-        await router.send([PUBLISH, number, {"acknowledge": True}, "file", [bytes(chunk)]])
+        await router.send([PUBLISH, number, {"acknowledge": True}, "file", [chunk]])
         assert (await router.receive())[:2] == [PUBLISHED, number]
-        assert (await client.call("publishBytes", "/file", chunk))["successful"]
-        assert (await router.receive())[4:] == [[bytes(chunk)]]
-    await client.hears(*(("/file", {"data": chunk, "last": True}) for chunk in CHUNKS for _ in range(2)))
+        assert (await client.call("publishBytes", "/file", to_driver(chunk)))["successful"]
+        assert (await router.receive())[4:] == [[chunk]]
+    await client.hears(*(("/file", {"data": chunk, "last": True}) for chunk in SHOWN for _ in range(2)))
     await router.close()
 
 
@@ -68,7 +70,7 @@ async def test_a_page_that_is_loaded_again_keeps_its_session_and_misses_nothing(
         await client.call("reload")
         await say()
         await say()
-        await client.call("restart", {"subscriptions": ["/room"]})
+        await client.call("restart", {"patterns": ["/room"]})
         async with asyncio.timeout(5):  # the first connect of a page is answered soon, though the session is not new
             assert await client.open() == OK
         await say()

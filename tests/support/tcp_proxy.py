@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ _BUFFER_BYTES = 16_384
 """The limit of bytes that are read ahead; all further bytes wait in the kernels, and then in the server."""
 
 _LOOK_S = 0.01
+_UPGRADE = re.compile(rb"(?:connection|upgrade): [^\r\n]*upgrade[^\r\n]*\r\n|upgrade: [^\r\n]*\r\n", re.IGNORECASE)
 
 
 class TcpProxy:
@@ -29,7 +31,9 @@ class TcpProxy:
 
     With `loses_answers` it drops the server's bytes, with `hides_ends` the server does not learn that a client has
     disconnected, with `holds_answers` it relays no more of the server's bytes, with `holds` no more bytes at all.
-    `accepted` counts connections; those after the first `passes` wait until that is more.
+    `accepted` counts connections; those after the first `passes` wait until that is more. With `strips_upgrades` it
+    passes on no request for a WebSocket as one, as a proxy that was not told about them. New connections are to
+    `server_port`.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -42,7 +46,8 @@ class TcpProxy:
         self.vanished = 0
         self.accepted = 0
         self.passes = math.inf
-        self._server_port = server_port
+        self.strips_upgrades = False
+        self.server_port = server_port
         self._is_down = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._relays: set[asyncio.Task[None]] = set()
@@ -73,7 +78,7 @@ class TcpProxy:
         number = self.accepted
         try:
             server_reader, server_writer = await asyncio.open_connection(
-                "127.0.0.1", self._server_port, limit=_BUFFER_BYTES
+                "127.0.0.1", self.server_port, limit=_BUFFER_BYTES
             )
         except OSError:
             writer.transport.abort()
@@ -95,6 +100,8 @@ class TcpProxy:
             while data := await reader.read(65_536):
                 if up:
                     self.sent += data
+                    if self.strips_upgrades:
+                        data = _UPGRADE.sub(b"", data)
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue

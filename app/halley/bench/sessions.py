@@ -54,15 +54,19 @@ class Session(Connection):
 
     async def ask(self, request: bytes, what: str) -> tuple[bytes, bytes]:
         """Send a request and wait for the response's head and body. Raises `BenchFailed` unless it succeeded."""
-        self._response = asyncio.get_running_loop().create_future()
-        self.transport.write(request)
-        try:
-            head, body = await self._response
-        finally:
-            self._response = None
+        head, body = await self.exchange(request)
         if not successes(body):
             raise BenchFailed(f"the server refused {what}: {_excerpt(body or head)}")
         return head, body
+
+    async def exchange(self, request: bytes) -> tuple[bytes, bytes]:
+        """Send a request and return the response's head and body. Raises `BenchFailed` if the connection is lost."""
+        self._response = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        try:
+            return await self._response
+        finally:
+            self._response = None
 
     def opened(self) -> None:
         """Count the session as open; from now on, losing its connection is an error that is counted."""

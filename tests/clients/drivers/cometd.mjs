@@ -1,16 +1,27 @@
 // A program that uses cometd.js as its documentation says; the same in Node.js and in a page.
 // It reports what it sees by `observe` and decides nothing.
 
+import {fromTest, toTest} from "./values.mjs";
+
 export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}, options, observe) {
-    const {url, without, extensions, requestHeaders = {}, handshake = {}, subscriptions = []} = options;
+    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
-    const patterns = new Set(subscriptions);
+    const patterns = new Set(options.patterns); // of a page that subscribes in its listener for handshakes
     const handles = new Map();
     let spoiled = {};
+    let next = null;
 
     without.forEach((type) => cometd.unregisterTransport(type));
     cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders});
+    // The documented place to change the transport of a session.
+    const decide = cometd.onTransportFailure;
+    cometd.onTransportFailure = (message, failure, handle) => decide.call(cometd, message, failure, (decided) => {
+        if (next) {
+            decided.transport = cometd.findTransport(next);
+        }
+        handle.call(cometd, decided);
+    });
     if (extensions.includes("ack")) {
         cometd.registerExtension("ack", new AckExtension());
     }
@@ -38,7 +49,7 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     });
     // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
     cometd.addListener("/meta/handshake", (handshake) => {
-        if (handshake.successful && (handshake.reestablish || handshake.ext?.reload)) {
+        if (handshake.successful) {
             cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
         }
     });
@@ -46,9 +57,9 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     function subscribe(pattern) {
         patterns.add(pattern);
         return new Promise((resolve) => {
-            const hear = ({channel, data}) => {
+            const hear = ({channel, data, ext}) => {
                 if (data !== undefined) { // cometd.js calls subscribers of /** for meta messages too
-                    observe({event: {pattern, channel, data: readable(data)}});
+                    observe({event: {pattern, channel, data: toTest(data), ext}});
                 }
             };
             handles.set(pattern, cometd.subscribe(pattern, hear, (reply) => resolve(outcome(reply))));
@@ -75,9 +86,25 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
             cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
         }),
         publishBytes: (channel, bytes, last = true, meta = undefined) => new Promise((resolve) => {
-            cometd.publishBinary(channel, new Uint8Array(bytes), last, meta, (reply) => resolve(outcome(reply)));
+            cometd.publishBinary(channel, fromTest(bytes), last, meta, (reply) => resolve(outcome(reply)));
         }),
-        reload: async () => { // as a page does before it is unloaded
+        burst: (channel, first, count) => new Promise((resolve) => { // publishes numbers, without a wait in between
+            let replies = 0;
+            const replied = ({successful}) => {
+                replies += successful;
+                if (replies === count) {
+                    resolve({successful: true});
+                }
+            };
+            for (let number = first; number < first + count; number++) {
+                cometd.publish(channel, number, replied);
+            }
+        }),
+        move: async (type) => { // from now on a failure changes the transport to this one; null leaves it to cometd.js
+            next = type;
+            return {successful: true};
+        },
+        reload: async () => { // what a page does when it is about to be reloaded
             cometd.reload();
             return {successful: true};
         },
@@ -90,11 +117,6 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
         }),
         clock: async () => ({offset_ms: timesync.getTimeOffset(), lag_ms: timesync.getNetworkLag()}),
     };
-}
-
-// What the binary extension has decoded, as JSON.
-function readable(data) {
-    return data?.data instanceof ArrayBuffer ? {...data, data: [...new Uint8Array(data.data)]} : data;
 }
 
 function outcome({successful, error, failure}) {

@@ -42,6 +42,9 @@ export function drive({Client, Replay}, {url, without, replay}, observe) {
             subscriptions.get(pattern).cancel();
         }),
         publish: (channel, data) => outcome(client.publish(channel, data)),
+        burst: (channel, first, count) => outcome(Promise.all( // publishes numbers, without a wait in between
+            Array.from({length: count}, (_, index) => client.publish(channel, first + index)),
+        )),
         spoil: async (fields) => { // from now on these fields replace those of connects
             spoiled = fields;
             return {successful: true};

@@ -1,5 +1,5 @@
 // Runs one client in Node.js: reads commands from standard input and prints what the client sees, one JSON per line.
-//   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
+//   node node.mjs cometd9|cometd8|cometd7|faye|faye-1.2 '{"url": ..., "without": [...], "extensions": [...]}'
 //   node node.mjs ntcore '{"port": ...}'
 //   node node.mjs autobahn|wampy '{"url": ..., "pollUrl": ..., "serializer": "json"|"msgpack"|"cbor"}'
 
@@ -11,11 +11,10 @@ const [library, options] = process.argv.slice(2);
 
 const load = {
     async cometd9() {
-        const {adapt} = await import("cometd-nodejs-client");
-        adapt();
-        window.sessionStorage = storage();
-        const {drive} = await import("./cometd.mjs");
-        return [drive, await import("cometd")];
+        return [await adapted(), await import("cometd")];
+    },
+    async cometd8() {
+        return [await adapted(), await import("cometd-8")];
     },
     async cometd7() {
         require("cometd-nodejs-client-1").adapt();
@@ -31,6 +30,10 @@ const load = {
     async faye() {
         const {drive} = await import("./faye.mjs");
         return [drive, require("faye")];
+    },
+    async "faye-1.2"() {
+        const {drive} = await import("./faye.mjs");
+        return [drive, require("faye-1.2")];
     },
     async jsforce() { // Salesforce's replay extension, as jsforce publishes it, in Faye's client
         const {drive} = await import("./faye.mjs");
@@ -58,6 +61,13 @@ const load = {
         return [drive, {Wampy, serializers, ws: require("ws"), signCra}];
     },
 };
+
+async function adapted() { // to Node.js
+    const {adapt} = await import("cometd-nodejs-client");
+    adapt();
+    window.sessionStorage = storage();
+    return (await import("./cometd.mjs")).drive;
+}
 
 function storage() {
     const items = new Map();
