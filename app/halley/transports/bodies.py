@@ -110,6 +110,14 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     return messages
 
 
+def value_of_body(body: bytes, limits: Limits) -> tuple[Any, bool]:
+    """The one JSON value that a body is, and whether it may contain an `OutOfRange` number. Raises `Rejection`."""
+    value, is_odd, nodes = _value_of(body, limits)
+    if nodes > limits.nodes:
+        raise Rejection(413, "too many values", limit="nodes")
+    return value, is_odd
+
+
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
     """The fields of a query or form as pairs, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
     most = limits.messages + _ODD_FIELDS
@@ -127,13 +135,8 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     nodes = 0
     has_odd_numbers = False
     for text in texts:
-        try:
-            value, is_odd = loads(text)
-            nodes += count_nodes(text, value, limits.nesting, limits.nodes)
-        except NotJson:
-            raise Rejection(400, "body is not JSON") from None
-        except NestedTooDeeply:
-            raise Rejection(400, "nested too deeply", limit="nesting") from None
+        value, is_odd, count = _value_of(text, limits)
+        nodes += count
         has_odd_numbers = has_odd_numbers or is_odd
         found = value if isinstance(value, list) else [value]
         for message in found:
@@ -149,6 +152,17 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     if not messages:
         raise Rejection(400, "no message")
     return Batch(messages, has_odd_numbers)
+
+
+def _value_of(text: bytes, limits: Limits) -> tuple[Any, bool, int]:
+    """The value of a JSON text, whether it may contain an `OutOfRange`, and a bound on the number of its values."""
+    try:
+        value, is_odd = loads(text)
+        return value, is_odd, count_nodes(text, value, limits.nesting, limits.nodes)
+    except NotJson:
+        raise Rejection(400, "body is not JSON") from None
+    except NestedTooDeeply:
+        raise Rejection(400, "nested too deeply", limit="nesting") from None
 
 
 @lru_cache(_REMEMBERED)

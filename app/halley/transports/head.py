@@ -6,6 +6,7 @@ only then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -23,6 +24,7 @@ UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-ty
 """The headers of every response that is of the moment, or is for one client: of all but the pages' files."""
 
 _PARAMETERS_LOOKED_AT = 100
+_QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
@@ -115,3 +117,16 @@ def bearer_token(header: bytes | None) -> str | None:
         return None
     scheme, _, token = header.decode("latin-1").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def qualities(accept: str) -> dict[str, float]:
+    """The media types that an Accept header names, in lower case, each with its quality; 0 where that is invalid."""
+    found = {}
+    for entry in accept.lower().split(","):
+        name, _, _ = entry.partition(";")
+        quality = _QUALITY.search(entry)
+        try:
+            found[name.strip()] = 1.0 if quality is None else float(quality[1])
+        except ValueError:
+            found[name.strip()] = 0.0
+    return found

@@ -19,19 +19,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from halley.broker.errors import InvalidName
-from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from halley.broker.events import BOUNDS, LAST_PUBLICATION, Span, to_ns
 from halley.broker.names import Pattern, narrowed
 from halley.broker.policy import Proof
-from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, type_and_time
+from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from halley.protocols.bayeux.names import Bounds, to_pattern, to_topic
+from halley.protocols.events.messages import render
 from halley.settings import Settings
 from halley.transports.api.archive import archive_of
 from halley.transports.api.identity import caller_of
 from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
 from halley.transports.api.responses import Content, base_url
 from halley.transports.guard import Rejection
-from halley.transports.head import RETRY_AFTER, Header
+from halley.transports.head import RETRY_AFTER, Header, qualities
 from halley.transports.middleware import head_in
 from halley.transports.waits import outcome_of
 
@@ -39,7 +40,6 @@ UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 BUSY = "reading the history took too long; try again later"
 DENIED = "the server's policy does not allow reading this history"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
-_QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
 _CURSOR = re.compile(r"(after|before)-([0-9]{1,19})", re.ASCII)
 _PLAIN_IN_PATHS = "/*!~()$@"
 
@@ -230,19 +230,6 @@ class HistoryApi:
         return page, Links(*(cursor and link(base, channel, query_string, cursor) for cursor in cursors))
 
 
-def render(event: Event) -> bytes:
-    """An event as a JSON object with its channel, data, position, time, publication and protocol."""
-    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b}' % (
-        to_channel(event.topic).encode(),  # nothing in it needs escaping
-        event.payload,
-        event.position,
-        to_text(event.time_us).encode(),
-        event.publication,
-        event.protocol.encode(),
-        b',"nt4":%b' % type_and_time(event) if event.nt4_type is not None else b"",
-    )
-
-
 def _body(page: Page, links: Links) -> bytes:
     next_page, previous = (b"null" if url is None else b'"%b"' % url.encode() for url in links)
     gaps = b',"gaps":[%b]' % b",".join(b"[%d,%d]" % gap for gap in page.gaps) if page.gaps else b""
@@ -263,16 +250,9 @@ def _headers(page: Page, links: Links) -> list[Header]:
 
 def _wants_lines(accept: str) -> bool:
     """Whether an Accept header names JSON lines, with a quality that is not below that of JSON."""
-    qualities = {}
-    for entry in accept.lower().split(","):
-        name, _, _ = entry.partition(";")
-        quality = _QUALITY.search(entry)
-        try:
-            qualities[name.strip()] = 1.0 if quality is None else float(quality[1])
-        except ValueError:
-            qualities[name.strip()] = 0.0
-    lines = qualities.get(_LINES.decode(), 0.0)
-    return lines > 0 and lines >= qualities.get(_JSON.decode(), 0.0)
+    named = qualities(accept)
+    lines = named.get(_LINES.decode(), 0.0)
+    return lines > 0 and lines >= named.get(_JSON.decode(), 0.0)
 
 
 def _flag(given: dict[str, str], name: str) -> bool:
