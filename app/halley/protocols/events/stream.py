@@ -62,6 +62,7 @@ class Streams:
         """`read` reads a page of the history, `wait` awaits it, and `report` logs what went wrong with it."""
         self.broker = broker
         self.options = options
+        self.alive_s = options.alive_s
         self.rights = rights
         self.wait = wait
         self.read = read
@@ -102,7 +103,7 @@ class Streams:
         if now >= session.expiry:
             session.end(TOKEN_EXPIRED, now)
         else:
-            self.broker.touch(session, now + self.options.alive_s)
+            self.broker.touch(session, now + self.alive_s)
             session.is_silent = True
             self.broker.mark_ready(session)
 
@@ -146,7 +147,7 @@ class Stream(Session):
         super().__init__(stream_id, NAME, streams, streams.outbox())
         self.is_silent = False  # a sign of life is due
         self._streams = streams
-        self._link = link
+        self._link: Any = link  # None at the end: the heap of deadlines may keep this for longer
         self._form = form
         self._key = f"{form.name} {link.kind}"  # of its events' frames
         self._gaps: tuple[Gap, ...] = ()  # not reported yet, in their order
@@ -176,6 +177,7 @@ class Stream(Session):
     def lost(self, now: float) -> None:  # noqa: ARG002 - Engine's form
         """End the session because the connection was lost (`Engine.lost`)."""
         self._streams.close(self, LOST)
+        self._link = self._end = None
 
     # What the protocol calls
 
@@ -189,7 +191,7 @@ class Stream(Session):
         """End the stream behind what waits for its reader. The last message says why, or when to come back."""
         if self.closed is not None:
             return
-        frames = [] if self._is_paused else self._frames(now)
+        frames = [] if self._is_paused else self._completed(self._taken(now))
         if reason in (SLOW_CONSUMER, TOKEN_EXPIRED, DENIED):
             frames.append(self._link.text(self._form.end(reason)))
         elif reason == UNREADABLE and (later := self._form.begin(None, LATER_S)):
@@ -215,36 +217,37 @@ class Stream(Session):
     def flush(self, now: float) -> Outputs:
         """Return what waits for the reader, if it reads, or the end (`Outlet.flush`). On the hot path."""
         if self.closed is not None:
-            end, self._end = self._end, None
-            return () if end is None else ((self._link, end),)
+            end, link = self._end, self._link
+            self._link = self._end = None
+            return () if end is None else ((link, end),)
         if self._is_paused:
             self.reads_until = min(self.reads_until, now + GRACE_S)
             return ()
-        streams = self._streams
-        frames = self._frames(now)
+        frames = self._taken(now)
+        if self._early or self._gaps:
+            frames = self._completed(frames)
         if frames:
-            self.deadline = min(self.expiry, now + streams.options.alive_s)  # `Broker.touch`, inlined
+            self.deadline = deadline = now + self._streams.alive_s  # `Broker.touch`, inlined
+            if deadline > self.expiry:
+                self.deadline = self.expiry
         elif self.is_silent:
             frames = [self._link.text(self._form.alive(self._reached()))]
         self.is_silent = False
         self.reads_until = inf
+        cursor = self.cursor
         if self.outbox.has_more:
-            streams.broker.mark_ready(self)
-        elif self.cursor is not None and not self.cursor.is_live:
+            self._streams.broker.mark_ready(self)
+        elif cursor is not None and not cursor.is_live:
             self._read_on()
         return ((self._link, frames),) if frames else ()
 
     # Output
 
-    def _frames(self, now: float) -> list[bytes]:
-        """Take all that waits, as frames in their order."""
-        frames = self._taken(now)
-        if self._early:
-            frames, self._early = [*self._early, *frames], ()
-        if self._gaps:  # behind the last event
-            frames += [self._link.text(self._form.gap(gap)) for gap in self._gaps]
-            self._gaps = ()
-        return frames
+    def _completed(self, frames: list[bytes]) -> list[bytes]:
+        """Put the frames that left the outbox early before others, and the gaps that no event follows behind them."""
+        found = [*self._early, *frames, *(self._link.text(self._form.gap(gap)) for gap in self._gaps)]
+        self._early, self._gaps = (), ()
+        return found
 
     def _taken(self, now: float) -> list[bytes]:
         """Take the events from the outbox as frames, with the gaps before them."""
@@ -254,7 +257,7 @@ class Stream(Session):
             event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
             if not holds:
                 broker.waiting.drop(event)
-            while self._gaps and self._gaps[0].last < event.position:
+            while self._gaps and self._gaps[0].last < event.position:  # nearly never
                 frames.append(self._link.text(self._form.gap(self._gaps[0])))
                 self._gaps = self._gaps[1:]
             frame = event.frames.get(key)
