@@ -34,6 +34,8 @@ PLAN = [
     ("halley.protocols.nt4", ("orjson", "msgspec", "msgpack")),
     ("halley.cluster", ("orjson",)),
     "---",
+    ("halley.protocols.events", ("orjson",)),  # whose channels are Bayeux's
+    "---",
     ("halley.configuration", ()),
     ("halley.transports", ("starlette", "orjson", "pyarrow", "compression")),  # Arrow, and Python 3.14: where they are
     "---",
@@ -59,6 +61,7 @@ ONLY = {
     "halley.protocols.bayeux": {"halley.access", "halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.wamp": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
+    "halley.protocols.events": {"halley.protocols", "halley.protocols.bayeux", "halley.broker", "halley.settings"},
     "halley.history": {"halley.broker", "halley.settings"},
     "halley.nats": {"halley.telemetry", "halley.settings"},
     "halley.cluster": {

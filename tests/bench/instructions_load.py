@@ -71,6 +71,7 @@ _REQUESTS = Requests(_HOST, "/bayeux", token=None, browser_headers=False)  # tho
 _DATA_BYTES, _DUE_NS, _TIME_US = 20, 10**18, 10**15
 _CLIENT_ID = re.compile(rb'"clientId":"([^"]+)"')
 _COOKIE = re.compile(rb"set-cookie: ([^;\r]+)")
+_STREAM = b"content-type: text/event-stream"
 _SUCCESSFUL, _DATA = b'"successful":true', b'"mark":'  # in a reply; in the data of an event
 
 Turn = Sequence[tuple[Callable[[Any], object], Any]]
@@ -414,6 +415,18 @@ def _wamp_turns(publisher: Client, turns: int, publishes: int = 1, **options: bo
     return lambda: [turn() for _ in range(turns)]
 
 
+async def events_fanout() -> Load:
+    """Streams of events, one publish to 200 of them, one at a time: each delivery."""
+    simulation = Simulation()
+    for _ in range(200):
+        stream = Client(simulation._host)
+        assert _STREAM in await stream.ask(f"GET /events/bench/000000 HTTP/1.1\r\nHost: {_HOST}\r\n\r\n".encode())
+        simulation.clients.append(stream)
+    publisher = await simulation.session()
+    turn = [(publisher.send, publisher.publish(0))]
+    return Load(1_000, lambda: [turn] * 5, simulation.clients, _DATA)
+
+
 _NT4 = "v4.1.networktables.first.wpi.edu"
 _TIME = frame(b"\x94\xff\x00\x02\x00", BINARY)  # [-1, 0, int, 0]: a request for the server's time
 _VALUE = struct.Struct("!BBBQBBd")
@@ -525,6 +538,7 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "wamp-keyed": wamp_keyed,
     "wamp-fanout": wamp_fanout,
     "wamp-fanout-single": wamp_fanout_single,
+    "events-fanout": events_fanout,
     "nt4": nt4,
     "cluster": cluster,
     "cluster-publish": cluster_publish,

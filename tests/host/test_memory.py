@@ -17,6 +17,7 @@ import uvicorn
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish
 from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.streams import StreamReader
 from support.wire import head, post, request
 
 import halley
@@ -24,6 +25,7 @@ from halley.host.asgi import Cycle
 from halley.host.bayeux import BayeuxConnection
 from halley.host.http import Connection
 from halley.host.repeated import REMEMBERED_BYTES
+from halley.host.streams import Stream
 from halley.host.tls import Tls
 from halley.host.websocket import WebSocket
 
@@ -124,12 +126,18 @@ async def polling(served):
     return await served.hold(await served.open_session("/a"))
 
 
+async def streaming(served):
+    return (await StreamReader.open(served, "/events/a")).wire
+
+
 OWN_FILES = [tracemalloc.Filter(True, f"{Path(package.__file__).parent}/*") for package in (halley, uvicorn)]
 """The allocations of the server's code, without those of the event loop, which has both ends."""
 
 
 @pytest.mark.parametrize(
-    ("use", "most_bytes"), [(published, 1_500), (answered, 1_500), (polling, 4_500)], ids=["idle", "by-asgi", "held"]
+    ("use", "most_bytes"),
+    [(published, 1_500), (answered, 1_500), (polling, 4_500), (streaming, 3_500)],
+    ids=["idle", "by-asgi", "held", "stream"],
 )
 async def test_what_a_connection_takes(use, most_bytes):
     """With the loop's transport, which takes another kilobyte, an idle one has 2.5 KB, and a held poll 4.6 KB.
@@ -251,7 +259,7 @@ USES = [
 ]
 
 
-KINDS = (BayeuxConnection, Connection, Cycle, Tls, WebSocket)
+KINDS = (BayeuxConnection, Connection, Cycle, Stream, Tls, WebSocket)
 
 
 async def left_behind(served, use):
@@ -276,6 +284,31 @@ async def left_behind(served, use):
 @pytest.mark.parametrize("use", USES)
 async def test_a_closed_connection_is_freed_without_the_collector(use):
     """No cycle refers to it, whatever was received on it, and however it was closed."""
+    async with serving() as served:
+        assert await left_behind(served, use) == []
+
+
+async def stream_closed(served):
+    stream = await StreamReader.open(served, "/events/a")
+    served.halley.publish("/a", 1)
+    await stream.data(1)
+    await stream.wire.close()
+
+
+async def stream_ended(served):
+    stream = await StreamReader.open(served, "/events/a")
+    for each in [*served.house.protocol("events").streams.all]:
+        each.end("denied", 0.0)
+    await stream.rest()
+
+
+async def stream_cut(served):
+    (await StreamReader.open(served, "/events/a")).wire.reset()
+
+
+@pytest.mark.faces(SHORT_WAY, TLS)
+@pytest.mark.parametrize("use", [stream_closed, stream_ended, stream_cut])
+async def test_a_closed_stream_is_freed_without_the_collector(use):
     async with serving() as served:
         assert await left_behind(served, use) == []
 

@@ -25,6 +25,7 @@ EMBED = "app/halley/embed/README.md"
 SETTINGS_PAGE = "app/halley/settings/README.md"
 WAMP = "app/halley/protocols/wamp/README.md"
 NT4 = "app/halley/protocols/nt4/README.md"
+EVENTS = "app/halley/protocols/events/README.md"
 PIPELINE = "app/halley/pipeline/README.md"
 BENCH_PAGE = "tests/bench/README.md"
 DEPLOY = "deploy/README.md"
@@ -36,6 +37,7 @@ BENCH = "tests/readme/test_bench.py::"
 SETTINGS = "tests/readme/test_settings.py::"
 PAST = "tests/readme/test_history.py::"
 ACCESS = "tests/readme/test_access.py::"
+STREAMS = "tests/readme/test_events.py::"
 SPARK = "tests/pipeline/"
 
 ROWS = {
@@ -46,10 +48,19 @@ ROWS = {
     "curl": Row(
         TOP,
         "curl",
-        """$ curl -s http://127.0.0.1:8080/bayeux -d '{"channel":"/chat/lobby","data":"hello"}'""",
+        """$ curl -s http://127.0.0.1:8080/events/chat/lobby -d '"hello"'""",
         TOUR + "test_curl",
     ),
-    "curl-loop": Row(TOP, "curl", "url=http://127.0.0.1:8080/bayeux", TOUR + "test_curl_receives"),
+    "curl-stream": Row(
+        TOP, "curl", "curl -N 'http://127.0.0.1:8080/events/chat/**?last=1'", TOUR + "test_curl_receives"
+    ),
+    "events-lines": Row(
+        EVENTS,
+        "Example",
+        "curl -N 'http://127.0.0.1:8080/events/orders/**?last=10' -H 'Accept: application/x-ndjson'",
+        STREAMS + "test_curl_reads_lines",
+    ),
+    "events-page": Row(EVENTS, "Example", "<!doctype html>", STREAMS + "test_a_page_resumes_over_a_kill"),
     "chat": Row(TOP, "A page with cometd.js", "<!doctype html>", TOUR + "test_a_chat_with_cometd"),
     "page": Row(STATIC, "Example", "<!doctype html>", TOUR + "test_a_page"),
     "cometd": Row(BAYEUX, "Example", 'import { CometD } from "cometd";', TOUR + "test_a_page_with_cometd"),

@@ -77,6 +77,18 @@ class TooManyFromAddress(AtCapacity):
     limit = "sessions_per_address"
 
 
+class TooManyStreams(AtCapacity):
+    """The server has reached `events.streams`."""
+
+    limit = "streams"
+
+
+class TooManyStreamsFromAddress(AtCapacity):
+    """The address has reached `events.streams_per_address`."""
+
+    limit = "streams_per_address"
+
+
 class TooMuchWaiting(AtCapacity):
     """Events that wait for delivery have reached `limits.waiting_bytes`."""
 

@@ -108,7 +108,7 @@ def limits_table() -> Iterator[str]:
 
 def _limits() -> Iterator[Knob]:
     yield from (knob for key, knob in KNOBS.items() if key.startswith(_TABLE))
-    for table in ("bayeux.", "wamp.", "nt4.", "history.", "cluster."):
+    for table in ("bayeux.", "wamp.", "nt4.", "events.", "history.", "cluster."):
         yield from (knob for key, knob in KNOBS.items() if key.startswith(table) and key.removeprefix(table) in LIMITS)
 
 

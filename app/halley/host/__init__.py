@@ -7,7 +7,8 @@
 | `asgi.py` | a request that an ASGI application answers |
 | `bayeux.py`, `repeated.py` | Bayeux's frequent requests, served where they are parsed, or without parsing |
 | `websocket.py`, `frames.py`, `deflate.py` | connections that have become WebSockets, and compressed messages |
-| `tls.py` | TLS below either |
+| `streams.py` | connections whose response stays open: streams of events |
+| `tls.py` | TLS below any of them |
 | `relay.py`, `relayed.py` | requests of sessions of other nodes of a cluster: sent to them, and received from them |
 | `listener.py` | listening sockets, and the servers that accept on them |
 | `timeouts.py` | deadlines, counts and turns that all connections of a server share |

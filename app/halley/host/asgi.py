@@ -23,6 +23,7 @@ _log = logging.getLogger("uvicorn.error")  # the server's log, which uvicorn con
 _NOT_IN_NAMES: Final = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _BODILESS: Final = (204, 304)
+_UNTIL_CLOSE: Final = -1  # as many bytes as come until the connection is closed
 _FAILED: Final = b"Internal Server Error"
 _FAILED_HEADERS: Final = [
     (b"content-type", b"text/plain; charset=utf-8"),
@@ -195,8 +196,11 @@ class Cycle:
         if not (keeps_alive or has_close):
             lines.append(b"connection: close\r\n")
         if not (has_length or is_chunked or self._scope["method"] == "HEAD" or status in _BODILESS):
-            is_chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+            if self._scope["http_version"] == "1.0":  # which has no chunks (RFC 9112, 6.1)
+                left_bytes = _UNTIL_CLOSE
+            else:
+                is_chunked = True
+                lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         self.is_begun, self._expects_continue = True, False  # not before: a head that is refused is not written
         self.keeps_alive, self._is_chunked, self._left_bytes = keeps_alive, is_chunked, left_bytes
@@ -209,13 +213,15 @@ class Cycle:
         elif self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             transport.write(chunk + (b"0\r\n\r\n" if is_last else b""))
+        elif self._left_bytes == _UNTIL_CLOSE:
+            transport.write(piece)
         else:
             if len(piece) > self._left_bytes:
                 raise RuntimeError("Response content longer than Content-Length")
             self._left_bytes -= len(piece)
             transport.write(piece)
         if is_last:
-            if self._left_bytes:
+            if self._left_bytes > 0:
                 raise RuntimeError("Response content shorter than Content-Length")
             self.is_complete = True
             self._news.set()

@@ -30,10 +30,12 @@ from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.asgi import Cycle, make_scope
 from halley.host.peer import Peer
+from halley.host.responses import head_lines
+from halley.host.streams import Stream
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
 from halley.host.websocket import WebSocket
 from halley.transports.guard import Rejection
-from halley.transports.head import Head, Header, fields_of
+from halley.transports.head import CLOSE, Head, Header, fields_of
 
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -350,8 +352,27 @@ class Connection(Peer):
             lines.append(b"connection: close")
         return b"\r\n".join((*lines, b"\r\n"))
 
-    def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
-        """Make the connection a WebSocket."""
+    def stream(self) -> Stream:
+        """Make a stream for the response to the running request, to be begun by `begin_stream` or forgotten."""
+        return Stream(self.address, self.shared, self._state.connections)
+
+    def begin_stream(self, stream: Stream, headers: list[Header], first: bytes) -> None:
+        """Make the connection the stream: write the head of its response, and its first message.
+
+        The running request is complete with that; what was written before must be `drained`. If the peer has gone
+        meanwhile, the stream's engine learns that.
+        """
+        running = self._running
+        if self._is_over or running is None or self.transport.is_closing():
+            stream.eof_received()
+            return
+        running.is_begun = running.is_complete = True
+        self._running, self._waiting = None, ()
+        lines = head_lines(HTTPStatus.OK, [*headers, (b"transfer-encoding", b"chunked"), CLOSE])
+        self._hand_over(stream, lines + b"\r\n" + first, b"")
+
+    def _hand_over(self, successor: WebSocket | Stream, accepted: bytes, rest: bytes) -> None:
+        """Make the connection a WebSocket or a stream."""
         self._opening, self._is_over, self._is_parsing = None, True, False
         self.shared.idle.forget(self)
         self._set_timeout(None)

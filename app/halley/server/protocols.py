@@ -17,6 +17,8 @@ from halley.broker.broker import Broker
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
+from halley.protocols.events.protocol import Events
+from halley.protocols.events.stream import Streams
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.protocols.wamp import meta_queries, remote_sessions
 from halley.protocols.wamp.authentication import Authentication
@@ -29,6 +31,7 @@ from halley.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from halley.server.session_log import SessionLog
 from halley.settings import Settings
 from halley.transports.endpoint import BayeuxEndpoint
+from halley.transports.events import EventsEndpoint
 from halley.transports.guard import Guard
 from halley.transports.nt4 import nt4_route
 from halley.transports.waits import Waits
@@ -138,6 +141,15 @@ def nt4(parts: Parts) -> Mount | None:
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
 
 
+def events(parts: Parts) -> Mount:
+    """Compose the streams of events, which publish through Bayeux' engine."""
+    settings, access = parts.settings, parts.access
+    streams = Streams(parts.broker, settings.events, access, parts.waits.wait, parts.history.read, parts.hooks.report)
+    protocol, note = Events(streams), parts.session_log.request_refused
+    endpoint = EventsEndpoint(protocol, parts.bayeux.engine, parts.guard, note, access, access, settings)
+    return Mount(protocol, endpoint)
+
+
 def websocket(parts: Parts, protocol: WireProtocol) -> Mount:
     """Compose a protocol that is reached by WebSockets alone, at `protocol.websocket`."""
     assert protocol.websocket is not None
@@ -150,5 +162,5 @@ def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service,
     return Mount(route.protocol, endpoint, services)
 
 
-PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux)
+PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux, events)
 """All protocols; a path that several lead to is that of the first."""

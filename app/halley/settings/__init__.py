@@ -12,7 +12,7 @@ from halley.settings.cluster import Cluster
 from halley.settings.history import History, Lift, Pipeline, Record
 from halley.settings.knob import knob
 from halley.settings.limits import LIMITS, Limits
-from halley.settings.protocols import Bayeux, Cookie, Cors, Lazy, Nt4, Realm, User, Wamp
+from halley.settings.protocols import Bayeux, Cookie, Cors, Events, Lazy, Nt4, Realm, User, Wamp
 from halley.settings.server import Drain, Log, Operations, Ticks, Tls, is_loopback
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Cookie",
     "Cors",
     "Drain",
+    "Events",
     "History",
     "Jwt",
     "Lazy",
@@ -82,6 +83,7 @@ class Settings:
     bayeux: Bayeux = field(default_factory=Bayeux)
     wamp: Wamp = field(default_factory=Wamp)
     nt4: Nt4 = field(default_factory=Nt4)
+    events: Events = field(default_factory=Events)
     realm: tuple[Realm, ...] = ()
     user: tuple[User, ...] = ()
     cookie: Cookie = field(default_factory=Cookie)

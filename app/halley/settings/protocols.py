@@ -285,6 +285,27 @@ class Wamp:
 
 
 @dataclass(frozen=True, slots=True)
+class Events:
+    """Streams of events over HTTP: server-sent events, and lines of JSON."""
+
+    streams: int = knob(10_000, unit="streams", low=1, why="at the same time; an idle one takes about 5 KB; then 503")
+    streams_per_address: int = knob(
+        100,
+        unit="streams",
+        low=1,
+        why="so that one machine cannot take all; an IPv6 /64 counts as one address; then 503",
+    )
+    alive_s: float = knob(
+        15.0, unit="s", low=0.1, why="the longest silence of a stream; proxies close it after 60 s of silence"
+    )
+    retry_s: float = knob(1.0, unit="s", low=0, zero="immediately", why="when a browser whose stream ended comes back")
+    query_token: bool = knob(
+        default=False,
+        why="takes a token as ?access_token=, since EventSource sends no headers; queries are in many logs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Nt4:
     """How the NetworkTables server behaves towards its clients."""
 

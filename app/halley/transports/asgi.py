@@ -37,6 +37,15 @@ class HostConnection(Protocol):
     def refuse(self, status: int, text: str, headers: tuple[Header, ...] = (), *, is_logged: bool = False) -> None:
         """Answer before the request is complete, and close."""
 
+    async def drained(self) -> None:
+        """Return when all that was written has left for the kernel, or never will."""
+
+    def stream(self) -> Any:
+        """Make a `Link` for the response to the running request, of HTTP/1.1; its `engine` is then to be set."""
+
+    def begin_stream(self, stream: Any, headers: list[Header], first: bytes) -> None:
+        """Once all is `drained`: write the head of the response and its first bytes; then it is the stream's."""
+
 
 def host_connection(scope: Scope) -> HostConnection | None:
     """The connection of a request, under Halley's own host; None under another server."""

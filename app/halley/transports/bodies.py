@@ -114,6 +114,17 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     return batches.usual(body, limits)
 
 
+def value_of_body(body: bytes, limits: Limits) -> tuple[Any, bool]:
+    """The one JSON value that a body is, and whether it may contain an `OutOfRange` number. Raises `Rejection`."""
+    try:
+        value, is_odd, nodes = batches.value_of(body, limits)
+    except Malformed as wrong:
+        raise Rejection(400, wrong.text, limit=wrong.limit) from None
+    if nodes > limits.nodes:
+        raise Rejection(413, "too many values", limit="nodes")
+    return value, is_odd
+
+
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
     """The fields of a query or form as pairs, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
     most = limits.messages + _ODD_FIELDS

@@ -16,7 +16,10 @@ from halley.transports.head import UNCACHED, Head, Header
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),
-    (b"access-control-allow-headers", b"accept, authorization, cache-control, content-type, pragma, x-requested-with"),
+    (
+        b"access-control-allow-headers",
+        b"accept, authorization, cache-control, content-type, idempotency-key, last-event-id, pragma, x-requested-with",
+    ),
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _ORIGIN = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#@\\]+)(?=[/?#]|\Z)", re.IGNORECASE)

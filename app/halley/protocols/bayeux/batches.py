@@ -56,19 +56,28 @@ def usual(text: bytes, limits: Limits) -> list[dict[str, Any]] | None:
     return messages
 
 
+def value_of(text: bytes, limits: Limits) -> tuple[Any, bool, int]:
+    """The value of a JSON text, whether it may contain an `OutOfRange`, and a bound on the number of its values.
+
+    Raises `Malformed`.
+    """
+    try:
+        value, is_odd = loads(text)
+        return value, is_odd, count_nodes(text, value, limits.nesting, limits.nodes)
+    except NotJson:
+        raise Malformed("body is not JSON") from None
+    except NestedTooDeeply:
+        raise Malformed("nested too deeply", "nesting") from None
+
+
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Malformed`."""
     messages: list[dict[str, Any]] = []
     nodes = 0
     has_odd_numbers = False
     for text in texts:
-        try:
-            value, is_odd = loads(text)
-            nodes += count_nodes(text, value, limits.nesting, limits.nodes)
-        except NotJson:
-            raise Malformed("body is not JSON") from None
-        except NestedTooDeeply:
-            raise Malformed("nested too deeply", "nesting") from None
+        value, is_odd, count = value_of(text, limits)
+        nodes += count
         has_odd_numbers = has_odd_numbers or is_odd
         found = value if isinstance(value, list) else [value]
         for message in found:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from halley.broker.events import Event
 from halley.broker.names import Pattern
+from halley.broker.replaying import Gap
 
 _ACCURATE_MS = 25
 _LARGEST_MS = 2**53  # beyond any real clock; sums of such values stay within what JSON carries
@@ -136,14 +137,6 @@ class Replay:
         """Drop the gaps of a pattern."""
         self.gaps = [gap for gap in self.gaps if gap.pattern != pattern]
         self.reported = [gap for gap in self.reported if gap.pattern != pattern]
-
-
-class Gap(NamedTuple):
-    """A range of offsets in which events of a pattern may be missing."""
-
-    pattern: Pattern
-    first: int
-    last: int
 
 
 def span(gaps: Iterable[Gap]) -> Gap:

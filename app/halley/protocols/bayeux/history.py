@@ -24,12 +24,13 @@ from typing import Any
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
-from halley.broker.names import Match, Pattern, receiving_patterns
+from halley.broker.names import Pattern, receiving_patterns
 from halley.broker.ports import Log, Page, Query
+from halley.broker.replaying import gaps_of, give_page, go_live, removed
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.extensions import Gap, Replay, span
+from halley.protocols.bayeux.extensions import Replay, span
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message
 from halley.protocols.bayeux.names import to_subscription
@@ -257,69 +258,31 @@ class Replayer:
 
     def _go_live(self, session: BayeuxSession) -> bool:
         """Give a session all events up to the head from memory, if they are there and fit; True if it is live then."""
-        recording, cursor = self._broker.commits, session.cursor
+        cursor = session.cursor
         if cursor is None or cursor.is_live:
             return True
         self._note_removed(session)
-        events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
-        if events is None or recording.log is None:
-            return False
-        cursor.is_live = self._deliver(session, _readable(recording.log, session, cursor, events), recording.tail.head)
-        return cursor.is_live
+        return go_live(self._broker, session, cursor)
 
     def _add_page(self, session: BayeuxSession, page: Page) -> bool:
         """Put a page into the outbox, and note its gaps; True if there is now anything to send."""
         cursor, replay = session.cursor, session.replay
         assert cursor is not None
         assert replay is not None
-        for pattern, after in cursor.wanted():
-            for first, last in page.gaps:
-                if last > after:
-                    replay.miss(Gap(pattern, max(first, after + 1), last))
+        for gap in gaps_of(page, cursor):
+            replay.miss(gap)
         self._note_removed(session)
-        self._deliver(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
+        give_page(self._broker, session, cursor, page)
         return bool(len(session.outbox) or replay.gaps)
-
-    def _deliver(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
-        """Put all events up to `reached` into the outbox; False if there was no room for some of them."""
-        assert session.cursor is not None
-        broker = self._broker
-        for event in events:
-            if not session.outbox.put(event):
-                session.cursor.advance(event.position - 1)
-                return False
-            broker.delivered += 1
-        session.cursor.advance(reached)
-        return True
 
     def _note_removed(self, session: BayeuxSession) -> None:
         """Note as gaps the events that were deleted before a session has read them."""
         cursor, replay, log = session.cursor, session.replay, self._broker.commits.log
-        if cursor is None or replay is None or log is None:
-            return
-        for pattern, after in cursor.wanted():
-            start = log.start_of(pattern)
-            if start > after + 1:
-                replay.miss(Gap(pattern, after + 1, start - 1))
-                cursor.skip(pattern, start - 1)
+        if cursor is not None and replay is not None and log is not None:
+            for gap in removed(log, cursor):
+                replay.miss(gap)
 
 
 def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
     starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
     return Fault(errors.REPLAY_INVALID.format(value if type(value) is int else "?"), ext={"replay_start": starts})
-
-
-def _readable(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
-    """Those of the newest events that a session wants and may read, as a page of the history would have them."""
-    after: dict[str, float] = {}  # by topic, since there are many events of few topics
-    readable = []
-    for event in events:
-        begin_after = after.get(event.topic)
-        if begin_after is None:
-            start = log.start_of(Pattern(Match.EXACT, event.topic))
-            begin_after = after[event.topic] = max(start - 1, cursor.after(event.topic))
-        if event.position <= begin_after or event.publication in cursor.given:
-            continue
-        if event.audience is None or event.audience.admits(session.authid, session.role):
-            readable.append(event)
-    return readable

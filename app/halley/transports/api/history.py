@@ -19,12 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from halley.broker.errors import InvalidName
-from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from halley.broker.events import BOUNDS, LAST_PUBLICATION, Span, to_ns
 from halley.broker.names import Pattern, narrowed
 from halley.broker.policy import Proof
-from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, type_and_time
+from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from halley.protocols.bayeux.names import Bounds, to_pattern, to_topic
+from halley.protocols.events.messages import render
 from halley.settings import Settings
 from halley.transports.api.archive import archive_of
 from halley.transports.api.identity import caller_of
@@ -227,20 +228,6 @@ class HistoryApi:
         cursors = (older, newer) if reading.is_reverse else (newer, older)
         base, query_string = base_url(request), request.scope["query_string"]
         return page, Links(*(cursor and link(base, channel, query_string, cursor) for cursor in cursors))
-
-
-def render(event: Event) -> bytes:
-    """An event as a JSON object: channel, data, position, time, publication, protocol, and what else it has."""
-    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b%b}' % (
-        to_channel(event.topic).encode(),  # nothing in it needs escaping
-        event.payload,
-        event.position,
-        to_text(event.time_us).encode(),
-        event.publication,
-        event.protocol.encode(),
-        b',"nt4":%b' % type_and_time(event) if event.nt4_type is not None else b"",
-        b',"ext":%b' % event.ext.encode() if event.ext is not None else b"",
-    )
 
 
 def _body(page: Page, links: Links) -> bytes:

@@ -60,16 +60,19 @@ class IdentityMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises `Rejection` (401) for an invalid token."""
-        accepts_tokens = self._identities.accept_tokens
         token = bearer_token(head_in(scope).fields.get(b"authorization"))
-        proof = ANONYMOUS
-        if token is not None and accepts_tokens:
-            try:
-                proof = self._identities.prove(token, time.time())
-            except TokenRefused as refused:
-                raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
-        caller = Caller(proof, self._rights, accepts_tokens=accepts_tokens)
-        await self._app({**scope, "user": caller}, receive, send)
+        await self._app({**scope, "user": caller_by(token, self._rights, self._identities)}, receive, send)
+
+
+def caller_by(token: str | None, rights: Rights, identities: Identities) -> Caller:
+    """The caller that a token proves; an anonymous one without. Raises `Rejection` (401) for an invalid token."""
+    proof = ANONYMOUS
+    if token is not None and identities.accept_tokens:
+        try:
+            proof = identities.prove(token, time.time())
+        except TokenRefused as refused:
+            raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
+    return Caller(proof, rights, accepts_tokens=identities.accept_tokens)
 
 
 def caller_of(request: Request) -> Caller:

@@ -7,7 +7,7 @@ last of two with one name, and replace what is not UTF-8.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -23,19 +23,28 @@ _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_PARAMETERS = 32
 
 
-def parameters(query_string: bytes, known: Mapping[str, str], unknown: str) -> dict[str, str]:
-    """The parameters of a query by name. Raises `Rejection` with the text `unknown` for one that is not in `known`.
-
-    Raises `Rejection` also for a duplicate and for a query that is not UTF-8.
-    """
+def pairs_of(query_string: bytes) -> list[tuple[str, str]]:
+    """The parameters of a query, each with its value. Raises `Rejection`."""
     try:
-        pairs = parse_qsl(
+        return parse_qsl(
             query_string.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
         )
     except UnicodeError:
         raise Rejection(400, UNREADABLE) from None
     except ValueError:
         raise Rejection(400, TWICE) from None  # there are fewer known parameters than were sent
+
+
+def parameters(query_string: bytes, known: Mapping[str, str], unknown: str) -> dict[str, str]:
+    """The parameters of a query by name. Raises `Rejection` with the text `unknown` for one that is not in `known`.
+
+    Raises `Rejection` also for a duplicate and for a query that is not UTF-8.
+    """
+    return single(pairs_of(query_string), known, unknown)
+
+
+def single(pairs: Sequence[tuple[str, str]], known: Mapping[str, str], unknown: str) -> dict[str, str]:
+    """Parameters of which each may come once, by name. Raises `Rejection`."""
     given = dict(pairs)
     if not given.keys() <= known.keys():
         raise Rejection(400, unknown)

@@ -1,0 +1,139 @@
+"""What is in a stream of events, in its two forms: server-sent events (WHATWG HTML, 9.2), and lines of JSON.
+
+An event is the object that `/history` shows, on one line. In server-sent events the position is the event's `id` too,
+which a browser sends as `Last-Event-ID` when it comes back. A block without data sets the id and fires nothing: so the
+first block says where the stream begins, and signs of life move the id over events that the stream does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+from halley.broker.events import Event, to_text
+from halley.broker.ports import type_and_time
+from halley.protocols.bayeux.names import to_channel
+
+
+class Gap(NamedTuple):
+    """Positions that a stream does not have, with the reason: `expired`, `lost` or `ahead`.
+
+    `reached` is the position from which on its reader can resume after it. A reader that is `ahead` has asked for what
+    comes after the position `first`, which the log does not have; the stream goes on behind `last`.
+    """
+
+    first: int
+    last: int
+    reason: str
+    reached: int
+
+
+def render(event: Event) -> bytes:
+    """An event as a JSON object: channel, data, position, time, publication, protocol, and what else it has.
+
+    The position of an event that is not recorded is null.
+    """
+    return b'{"channel":"%b","data":%b,"position":%b,"time":"%b","publication":%d,"protocol":"%b"%b%b}' % (
+        to_channel(event.topic).encode(),  # nothing in it needs escaping
+        event.payload,
+        b"%d" % event.position if event.position else b"null",
+        to_text(event.time_us).encode(),
+        event.publication,
+        event.protocol.encode(),
+        b',"nt4":%b' % type_and_time(event) if event.nt4_type is not None else b"",
+        b',"ext":%b' % event.ext.encode() if event.ext is not None else b"",
+    )
+
+
+class Form:
+    """One of the two forms; its methods return whole messages, each of which can follow any other."""
+
+    name: str
+    content_type: bytes
+
+    def begin(self, position: int | None, retry_s: float) -> bytes:
+        """The first message: the position where the stream begins, if there is one, and when to come back."""
+        raise NotImplementedError
+
+    def event(self, event: Event) -> bytes:
+        """An event of a channel."""
+        raise NotImplementedError
+
+    def gap(self, gap: Gap) -> bytes:
+        """A report of positions that the stream does not have."""
+        raise NotImplementedError
+
+    def end(self, reason: str) -> bytes:
+        """The last message of a stream that its reader should not open again as it is."""
+        raise NotImplementedError
+
+    def alive(self, position: int | None) -> bytes:
+        """A sign of life, with the position up to which the reader has everything, if there is one."""
+        raise NotImplementedError
+
+
+class ServerSentEvents(Form):
+    """`text/event-stream`, which browsers read by `EventSource`."""
+
+    name = "sse"
+    content_type = b"text/event-stream"
+
+    def begin(self, position: int | None, retry_s: float) -> bytes:
+        """See `Form`: the time to come back as `retry`, in milliseconds."""
+        return b"retry: %d\n%b\n" % (retry_s * 1000, _id(position))
+
+    def event(self, event: Event) -> bytes:
+        """See `Form`: without a name, so that `onmessage` gets it."""
+        return b"%bdata: %b\n\n" % (_id(event.position or None), render(event))
+
+    def gap(self, gap: Gap) -> bytes:
+        """See `Form`: named `gap`."""
+        return b"event: gap\n%bdata: %b\n\n" % (_id(gap.reached), orjson.dumps(_fields_of(gap)))
+
+    def end(self, reason: str) -> bytes:
+        """See `Form`: named `end`."""
+        return b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": reason})
+
+    def alive(self, position: int | None) -> bytes:
+        """See `Form`: a comment, and the id."""
+        return b":\n%b\n" % _id(position)
+
+
+class Lines(Form):
+    """`application/x-ndjson`: one JSON object a line, for programs and shells."""
+
+    name = "lines"
+    content_type = b"application/x-ndjson"
+
+    def begin(self, position: int | None, retry_s: float) -> bytes:  # noqa: ARG002 - Form's
+        """See `Form`: nothing, since a line would be an event."""
+        return b""
+
+    def event(self, event: Event) -> bytes:
+        """See `Form`."""
+        return b"%b\n" % render(event)
+
+    def gap(self, gap: Gap) -> bytes:
+        """See `Form`."""
+        return b"%b\n" % orjson.dumps({"event": "gap", **_fields_of(gap)})
+
+    def end(self, reason: str) -> bytes:
+        """See `Form`."""
+        return b"%b\n" % orjson.dumps({"event": "end", "reason": reason})
+
+    def alive(self, position: int | None) -> bytes:  # noqa: ARG002 - Form's
+        """See `Form`: an empty line."""
+        return b"\n"
+
+
+SSE: Final = ServerSentEvents()
+LINES: Final = Lines()
+
+
+def _id(position: int | None) -> bytes:
+    return b"" if position is None else b"id: %d\n" % position
+
+
+def _fields_of(gap: Gap) -> dict[str, int | str]:
+    return {"from": gap.first, "to": gap.last, "reason": gap.reason}

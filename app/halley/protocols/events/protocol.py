@@ -1,0 +1,103 @@
+"""Streams of events as one of the server's protocols: how one begins, and how many there are."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+from halley.broker.errors import AtCapacity, TooManyStreams, TooManyStreamsFromAddress
+from halley.broker.names import Pattern
+from halley.broker.policy import Proof
+from halley.broker.sessions import Cursor
+from halley.protocols.contract import Context, Link, WireProtocol
+from halley.protocols.events.messages import Form, Gap
+from halley.protocols.events.stream import NAME, Stream, Streams
+
+_ID_BYTES = 10
+
+
+class Beginning(NamedTuple):
+    """Where a stream begins.
+
+    `after` is the position after which its events are wanted, None for those from now on. `log` is the id of the log
+    that the position belongs to; None: the server's.
+    """
+
+    patterns: tuple[Pattern, ...]
+    after: int | None = None
+    log: str | None = None
+
+
+class Events(WireProtocol):
+    """The streams of one server, as the server knows them (`contract.WireProtocol`)."""
+
+    name = NAME
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.options = streams.options
+        self.is_draining = False
+        self._broker = streams.broker
+
+    def open(
+        self, beginning: Beginning, link: Link, form: Form, proof: Proof, context: Context, now: float
+    ) -> tuple[Stream, bytes]:
+        """Begin a stream for a client that may have it; return it and the first message, which is still to be written.
+
+        Raises `AtCapacity`, also while the server drains, and other `Refusal`s for too many patterns.
+        """
+        broker, streams = self._broker, self.streams
+        stream = Stream(secrets.token_hex(_ID_BYTES), streams, link, form)
+        stream.prove(proof, broker.clock_offset_s)
+        stream.address = context.address
+        stream.user_agent = context.headers.get("user-agent", "")
+        stream.account = broker.account_of(context.address)
+        self._check_admission(stream.account)
+        broker.check_capacity(stream, list(beginning.patterns))
+        broker.open(stream, now + self.options.alive_s, now)
+        streams.add(stream)
+        position, gap = self._place(stream, beginning)
+        for pattern in beginning.patterns:
+            broker.subscribe(stream, pattern)
+        stream.begin(gap)
+        return stream, form.begin(position, self.options.retry_s)
+
+    def _check_admission(self, account: str | None) -> None:
+        if self.is_draining:
+            raise AtCapacity
+        if len(self.streams.all) >= self.options.streams:
+            raise self._broker.counted(TooManyStreams())
+        if account is not None and self.streams.counts[account] >= self.options.streams_per_address:
+            raise self._broker.counted(TooManyStreamsFromAddress())
+
+    def _place(self, stream: Stream, beginning: Beginning) -> tuple[int | None, Gap | None]:
+        """Give a stream the cursor to begin with, where there is a history; return its position, and a gap before it.
+
+        A position beyond the log's end is one of another log, or of this one before it was restored: such a client
+        goes on live. An error would end it for ever, since browsers come back only after a 200.
+        """
+        commits = self._broker.commits
+        if commits.log is None:
+            return None, None
+        head, after, gap = commits.tail.head, beginning.after, None
+        if after is not None and (after > head or beginning.log not in (None, commits.log.log_id)):
+            gap, after = Gap(after, head, "ahead", head), None
+        stream.cursor = cursor = Cursor()
+        stream.outbox.is_replaying = True
+        for pattern in beginning.patterns:
+            cursor.seek(pattern, head if after is None else after, head)
+        return head if after is None else after, gap
+
+    # contract.WireProtocol
+
+    def begin(self, now: float) -> None:
+        """Accept streams from now on, without those of an earlier run."""
+        self.is_draining = False
+        for stream in list(self.streams.all):
+            stream.lost(now)
+
+    def drain(self) -> list[Callable[[float], None]]:
+        """Begin no more streams, and return what ends each one."""
+        self.is_draining = True
+        return [stream.release for stream in self.streams.all]

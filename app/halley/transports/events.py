@@ -1,0 +1,400 @@
+"""The endpoint of events: `GET /events/CHANNEL` is a stream of them, `POST /events/CHANNEL` publishes one.
+
+A browser's `EventSource` comes back after the end of a stream, but never after another status than 200. So what is
+wrong with a request is answered by 4xx, and what is only so at the moment is not: such a stream ends at once, with the
+time to come back. A reader that does not name `text/event-stream` gets 503 instead.
+
+On Halley's own host a stream gets its connection (`host/streams.py`), and needs no task. Under other servers, and for
+HTTP/1.0, a task of each stream writes what comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from halley.broker.errors import AtCapacity, InvalidName, Refusal
+from halley.broker.names import Pattern
+from halley.broker.policy import Identities, Rights
+from halley.broker.ports import Query
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.names import META, SERVICE, to_pattern
+from halley.protocols.bayeux.outcomes import Request, Transport
+from halley.protocols.contract import Close, Engine
+from halley.protocols.events.messages import LINES, SSE, Form
+from halley.protocols.events.protocol import Beginning, Events
+from halley.protocols.events.stream import LATER_S
+from halley.settings import Settings
+from halley.transports.api.identity import Caller, caller_by
+from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, pairs_of, single, whole
+from halley.transports.api.responses import PRIVATE
+from halley.transports.asgi import AsgiConnection, host_connection, respond
+from halley.transports.bodies import disconnected, read_body, value_of_body
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import RETRY_AFTER, Head, Header, bearer_token, route_path, weights
+from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
+from halley.transports.waits import outcome_of
+from halley.transports.websocket import Endpoint
+
+PATH: Final = "/events"
+_CHANNELS: Final = 16
+
+EXPECTED = {
+    "after_position": "a position, a whole number of at least 0",
+    "last": "a number of events, a whole number of at least 0",
+    "log": "the id of a log, as Halley-Log names it",
+}
+"""What each parameter besides `channel` and the token expects."""
+
+NO_CHANNEL = f"expected {PATH}/CHANNEL, where the channel may end in /* or /**, or {PATH}?channel=/CHANNEL"
+TWO_WAYS = "expected a channel in the path or as a parameter, not both"
+TOO_MANY = f"channel: expected at most {_CHANNELS}"
+BAD_CHANNEL = "channel: expected a Bayeux channel, or one that ends in /* or /**"
+UNKNOWN = f"unknown parameter; expected one of channel, {', '.join(EXPECTED)}"
+CONTRADICTION = "expected one of after_position and last, not both"
+TWO_TOKENS = "expected a token in Authorization or as access_token, not both"
+BAD_ID = "Last-Event-ID: expected a position, as the id of an event is"
+UNACCEPTABLE = "expected Accept to allow text/event-stream or application/x-ndjson"
+NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
+DENIED = "the server's policy does not allow subscribing to that"
+NO_ROOM = "no room for another stream; try again later"
+BUSY = "reading the history took too long; try again later"
+
+_UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
+_STATUSES: Final = {402: 403, 404: 403, 405: 400, 412: 409}
+"""The statuses for codes of Bayeux's errors that mean something else in HTTP."""
+
+
+class Asked(NamedTuple):
+    """What a request for a stream asks for; `last` is the number of events before it that it is to begin with."""
+
+    beginning: Beginning
+    last: int
+    form: Form
+    can_come_back: bool
+    """Whether the client names `text/event-stream`: it comes back when its stream ends."""
+
+
+class EventsEndpoint(Endpoint):
+    """Serves `/events` and all below it."""
+
+    def __init__(
+        self,
+        events: Events,
+        engine: BayeuxEngine,
+        guard: Guard,
+        note: Note,
+        rights: Rights,
+        identities: Identities,
+        settings: Settings,
+    ) -> None:
+        """Serve the streams of `events`, and publish by `engine`."""
+        self.guard = guard
+        self._events = events
+        self._engine = engine
+        self._note = note
+        self._rights = rights
+        self._identities = identities
+        self._settings = settings
+        self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "HEAD", "POST")
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is `/events`, or below it."""
+        return path == PATH or path.startswith(f"{PATH}/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._guarded(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = head_in(scope)
+        channel = route_path(scope)[len(PATH) :]
+        pairs = pairs_of(head.query_string)
+        caller, token = self._caller(head, pairs)
+        if self._settings.events.query_token:
+            pairs = [pair for pair in pairs if pair[0] != "access_token"]
+        if head.method == "POST":
+            single(pairs, {}, "unknown parameter; publishing takes none")
+            await self._publish(channel, caller, token, AsgiConnection(self._engine, scope, receive, send))
+            return
+        asked = self._read(channel, pairs, head)
+        beginning = await self._admit(asked, caller, head)
+        if head.method == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers(asked.form, scope)})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self._stream(asked, beginning, caller, scope, receive, send)
+
+    def _caller(self, head: Head, pairs: list[tuple[str, str]]) -> tuple[Caller, str | None]:
+        """Who asks, and the token that proves it. Raises `Rejection`."""
+        token = bearer_token(head.fields.get(b"authorization"))
+        if self._settings.events.query_token:
+            tokens = [value for name, value in pairs if name == "access_token"]
+            if len(tokens) + (token is not None) > 1:  # RFC 6750, 2
+                raise Rejection(400, TWO_TOKENS)
+            token = tokens[0] if tokens else token
+        return caller_by(token, self._rights, self._identities), token
+
+    # Streams
+
+    def _read(self, channel: str, pairs: list[tuple[str, str]], head: Head) -> Asked:
+        """Parse a request for a stream. Raises `Rejection`."""
+        names = [value for name, value in pairs if name == "channel"]
+        given = single([pair for pair in pairs if pair[0] != "channel"], EXPECTED, UNKNOWN)
+        if len(channel) > 1:
+            if names:
+                raise Rejection(400, TWO_WAYS)
+            names = [channel]
+        if not names:
+            raise Rejection(400, NO_CHANNEL)
+        if len(names) > _CHANNELS:
+            raise Rejection(400, TOO_MANY)
+        patterns = tuple(dict.fromkeys(self._pattern(name) for name in names))
+        after, last = None, 0
+        if "after_position" in given and "last" in given:
+            raise Rejection(400, CONTRADICTION)
+        if "after_position" in given:
+            after = whole(given, "after_position", EXPECTED["after_position"], 0)
+        if "last" in given:
+            last = min(whole(given, "last", EXPECTED["last"], 0), self._settings.history.page_events)
+        if given.get("log") == "":
+            raise bad_parameter("log", EXPECTED["log"])
+        came_last = head.fields.get(b"last-event-id", b"").strip()
+        if came_last:  # a browser that comes back sends its first URL again, and this
+            if not came_last.isdigit() or int(came_last) > LAST_OFFSET:
+                raise Rejection(400, BAD_ID)
+            after, last = int(came_last), 0
+        accept = head.fields.get(b"accept", b"").decode("latin-1")
+        return Asked(
+            Beginning(patterns, after, given.get("log")), last, form_of(accept), "event-stream" in accept.lower()
+        )
+
+    def _pattern(self, name: str) -> Pattern:
+        try:
+            pattern = to_pattern(name, self._engine.bounds)
+        except InvalidName:
+            raise Rejection(400, BAD_CHANNEL) from None
+        _check_open_to_clients(name)
+        return pattern
+
+    async def _admit(self, asked: Asked, caller: Caller, head: Head) -> Beginning:
+        """Check that a client may have a stream, and find where it begins. Raises `Rejection`."""
+        beginning, patterns = asked.beginning, asked.beginning.patterns
+        for pattern in patterns:
+            caller.require("subscribe", pattern)
+        hooks = self._engine.hooks
+        answers = hooks.permit_each("subscribe", patterns, caller.proof, head)
+        if not isinstance(answers, list):
+            answers, error = await outcome_of(answers, self._settings.bayeux.policy_s)
+            if error is not None:
+                hooks.report("policy.can_subscribe", error)
+        if not answers or not all(answers):
+            raise Rejection(403, DENIED)
+        commits = self._engine.broker.commits
+        if beginning.after is not None and commits.reach is not None and beginning.after > commits.tail.head:
+            await outcome_of(commits.reach(beginning.after), self._settings.history.read_s)
+        if asked.last and commits.log is not None:
+            beginning = beginning._replace(after=await self._before_last(asked, caller), log=None)
+        for pattern in patterns:  # again: the rules may have changed meanwhile
+            caller.require("subscribe", pattern)
+        return beginning
+
+    async def _before_last(self, asked: Asked, caller: Caller) -> int:
+        """The position after which there are the last events that a client asked for. Raises `Rejection` (503)."""
+        head = self._engine.broker.commits.tail.head
+        wanted = tuple((pattern, 0) for pattern in asked.beginning.patterns)
+        left, after, proof = asked.last, head, caller.proof
+        try:
+            while left:
+                query = Query(wanted, after, 1, proof.authid, proof.role, limit=left, is_reverse=True)
+                page = await self._events.streams.read(query)
+                if page.events:
+                    after = page.events[-1].position - 1
+                if page.is_end:
+                    break
+                left, after = left - len(page.events), page.reached - 1
+        except TimeoutError:
+            raise Rejection(503, BUSY, headers=(RETRY_AFTER,)) from None
+        return after
+
+    async def _stream(
+        self, asked: Asked, beginning: Beginning, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Begin a stream; under a foreign server, serve it to its end."""
+        head, headers, form = head_in(scope), self._headers(asked.form, scope), asked.form
+        connection = host_connection(scope)
+        link: Any = None
+        if connection is not None and scope["http_version"] == "1.1":
+            await connection.drained()
+            link = connection.stream()
+        else:
+            link = AsgiStream(send, self._settings.limits.write_s)
+        try:
+            engine, first = self._events.open(beginning, link, form, caller.proof, head, monotonic())
+        except AtCapacity:
+            busy = Rejection(503, NO_ROOM, headers=(RETRY_AFTER,))
+            if not asked.can_come_back:
+                raise busy from None
+            self._note(busy, head)
+            await respond(send, 200, headers, SSE.begin(None, LATER_S))
+            return
+        except Refusal as refusal:
+            raise Rejection(403, f"not allowed: {refusal.reason}") from None
+        link.engine = engine
+        if connection is not None and not isinstance(link, AsgiStream):
+            connection.begin_stream(link, headers, link.text(first) if first else b"")
+        else:
+            await link.serve(receive, headers, first)
+
+    def _headers(self, form: Form, scope: Scope) -> list[Header]:
+        headers = [(b"content-type", form.content_type), *PRIVATE, _UNBUFFERED, (b"vary", b"Accept"), *cors_in(scope)]
+        log = self._engine.broker.commits.log
+        return headers if log is None else [*headers, (b"halley-log", log.log_id.encode())]
+
+    # Publishing
+
+    async def _publish(self, channel: str, caller: Caller, token: str | None, connection: AsgiConnection) -> None:
+        """Publish the body as a Bayeux publish without a session is published, and answer with its position."""
+        scope, head = connection.scope, head_in(connection.scope)
+        body = await read_body(connection.receive, self._settings.limits)
+        if len(channel) < 2:
+            raise Rejection(400, f"expected {PATH}/CHANNEL")
+        _check_open_to_clients(channel)
+        data, has_odd_numbers = value_of_body(body, self._settings.limits)
+        fields: dict[str, Any] = {"channel": channel, "data": data}
+        key = head.fields.get(b"idempotency-key")
+        if key is not None:
+            fields["ext"] = {"idempotency_key": key.decode("latin-1")}
+        request = Request([fields], Transport.LONG_POLLING, connection, (), head)
+        request.has_odd_numbers = has_odd_numbers
+        request.token, request.visitor = token, caller.proof
+        reply = await connection.reply_to(request)
+        if reply is None:
+            return
+        answer = orjson.loads(reply.parts[0])
+        if not answer["successful"]:
+            raise self._refusal(answer["error"], caller)
+        position = (answer.get("ext") or {}).get("position")
+        headers = [(b"content-type", b"application/json"), *PRIVATE, *cors_in(scope)]
+        await respond(connection.send, 200, headers, orjson.dumps({"position": position}))
+
+    def _refusal(self, error: str, caller: Caller) -> Rejection:
+        """The rejection that a Bayeux error is in HTTP."""
+        code, text = int(error[:3]), error.partition(":")[2].strip(":").replace(":", ": ")
+        if error.startswith("403:rate_limited:"):
+            return Rejection(429, text, headers=(RETRY_AFTER,))
+        status = _STATUSES.get(code, code)
+        if status == 503:
+            return Rejection(status, text, headers=(RETRY_AFTER,))
+        if status == 403 and self._identities.accept_tokens and caller.proof.authid is None:
+            return Rejection(401, text, headers=((b"www-authenticate", b"Bearer"),))
+        return Rejection(status, text)
+
+
+def form_of(accept: str) -> Form:
+    """The form that an Accept header asks for; server-sent events if it allows both alike. Raises `Rejection` (406)."""
+    if not accept.strip():
+        return SSE
+    named = weights(accept)
+
+    def quality(form: Form) -> float:
+        kind = form.content_type.decode()
+        names = (kind, f"{kind.partition('/')[0]}/*", "*/*")
+        return next((named[name] for name in names if name in named), 0.0)
+
+    events, lines = quality(SSE), quality(LINES)
+    if not events and not lines:
+        raise Rejection(406, UNACCEPTABLE, headers=((b"vary", b"Accept"),))
+    return SSE if events >= lines else LINES
+
+
+def _check_open_to_clients(channel: str) -> None:
+    """Check that a channel is not Bayeux's own. Raises `Rejection` (403)."""
+    if channel == META.rstrip("/") or channel.startswith((META, SERVICE)):
+        raise Rejection(403, NOT_FOR_CLIENTS)
+
+
+class AsgiStream:
+    """A stream under another server than Halley's own host; the engine's `Link`.
+
+    Its messages go through `send`, one at a time, which waits for a slow peer. So the engine is paused as soon as a
+    message waits here. A peer that takes none for `write_s` is given up.
+    """
+
+    kind = "plain"
+    subprotocol = ""
+    engine: Engine
+
+    def __init__(self, send: Send, write_s: float) -> None:
+        self._send = send
+        self._write_s = write_s
+        self._waiting: list[bytes] = []
+        self._news = asyncio.Event()
+        self._is_over = False
+        self.backlog_bytes = 0
+
+    @staticmethod
+    def text(message: bytes) -> bytes:
+        """Return a message as it is: the server frames it."""
+        return message
+
+    binary = text
+
+    def write(self, outcome: list[bytes] | Close) -> None:
+        """Send messages; a `Close` ends the response after them. See `Link`."""
+        if self._is_over:
+            return
+        if isinstance(outcome, Close):
+            self._is_over = True
+            outcome = outcome.frames
+        else:
+            self.engine.paused()
+        self._waiting += outcome
+        self.backlog_bytes += sum(map(len, outcome))
+        self._news.set()
+
+    async def serve(self, receive: Receive, headers: list[Header], first: bytes) -> None:
+        """Send the head and the first message, then write until either side ends the stream."""
+        ends = [asyncio.ensure_future(disconnected(receive)), asyncio.ensure_future(self._write(headers, first))]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_over = True
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            self.engine.lost(monotonic())
+            del self.engine  # it refers to this: else both would wait for the cyclic collector
+
+    async def _write(self, headers: list[Header], first: bytes) -> None:
+        """Return when the end has been written, or the peer takes nothing any more."""
+        start = {"type": "http.response.start", "status": 200, "headers": headers}
+        is_taken = await self._is_sent(start) and await self._is_sent(_body(first))
+        while is_taken:
+            await self._news.wait()
+            self._news.clear()
+            messages, self._waiting = self._waiting, []
+            if messages:
+                is_taken = await self._is_sent(_body(b"".join(messages)))
+            self.backlog_bytes -= sum(map(len, messages))
+            if self._is_over:
+                await self._is_sent(_body(b"", is_last=True))
+                return
+            self.engine.resumed(monotonic())
+
+    async def _is_sent(self, event: dict[str, Any]) -> bool:
+        """Whether an event could be sent: the peer is connected, and reads."""
+        try:
+            async with asyncio.timeout(self._write_s):
+                await self._send(event)
+        except Exception:  # noqa: BLE001 - servers raise different errors for a peer that is lost; or it is too slow
+            return False
+        return True
+
+
+def _body(piece: bytes, *, is_last: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": piece, "more_body": not is_last}
