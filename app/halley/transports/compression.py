@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -121,18 +121,18 @@ class _Response:
     def _headers(self, headers: list[Header], length: int | None) -> list[Header]:
         if self._encoder is None:
             return headers
-        changed: list[Any] = [header for header in headers if header[0] != b"content-length"]
+        changed = [header for header in headers if header[0] != b"content-length"]
         changed.append((b"content-encoding", self._coding.encode()))
         if length is not None:
             changed.append((b"content-length", b"%d" % length))
         return changed
 
 
-async def _compressed(encoder: Encoder, data: bytes, *, is_last: bool) -> bytes:
+async def _compressed(by: Encoder, data: bytes, *, is_last: bool) -> bytes:
     """Compress one piece, with the end behind the last; the loop is free meanwhile, unless it is a small piece."""
 
     def work() -> bytes:
-        return encoder.compress(data) + (encoder.flush() if is_last else b"")
+        return by.compress(data) + (by.flush() if is_last else b"")
 
     if len(data) <= _AT_ONCE_BYTES:
         return work()
