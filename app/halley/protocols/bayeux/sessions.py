@@ -81,7 +81,8 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
-        self._laziness, self._inactive_s = laziness, inf if options.activity == "off" else options.activity_s
+        self.laziness = laziness
+        self._inactive_s = 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -169,21 +170,20 @@ class Sessions:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
             self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
-        elif not self._laziness.are_due(session, now):
+        elif not self.laziness.are_due(session, now):
             self._apply(session, "timeout", now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:
         """Write the new events, or answer a held connect with them, or because there is news of a replay."""
         assert isinstance(session, BayeuxSession)
-        queue = session.outbox.queue
-        rests = queue and (queue[0].is_lazy or self._laziness.has_rules) and self._laziness.rests(session, now)
+        if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
+            return ()
         if session.socket is not None and session.is_pushed:
-            if not rests:
-                session.socket.send(now)
+            session.socket.send(now)
             return ()
         if session.held is None:
             return ()
-        has_events = queue and session.unsettled is None and not session.open_batches and not rests  # nearly always
+        has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
         if not has_events and not self._has_news(session, now):
             return ()
         reply = self._transition(session, "events", now)
@@ -347,7 +347,6 @@ class Sessions:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
         session, connection = hold.session, hold.connection
-        session.rested = None
         if session.held is not None:
             self._replace(session.held, hold, now)
         half_written = session.unsettled
@@ -367,10 +366,11 @@ class Sessions:
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
-        is_inactive = now - session.active_at > self._inactive_s and session.state == "idle"
-        self._transition(session, "poll" if waits or is_inactive else "connect", now, hold)
-        if is_inactive:  # it is answered at the end of this turn
-            self._apply(session, "leave", now, INACTIVE)
+        if self._inactive_s and now - session.active_at > self._inactive_s and session.state == "idle":
+            self._transition(session, "poll", now, hold)
+            self._apply(session, "leave", now, INACTIVE)  # it is answered at the end of this turn
+        else:
+            self._transition(session, "poll" if waits else "connect", now, hold)
         return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
@@ -412,7 +412,7 @@ class Sessions:
             ext |= self.history.reply_ext(hold, with_events=carries_events)
             if ext:
                 more["ext"] = ext
-        if events and self.options.activity == "client_server":
+        if self._inactive_s and events and self.options.activity == "client_server":
             session.active_at = now
         session.reads_until = now + interval_s + GRACE_S
         self.broker.touch(session, now + interval_s + session.max_interval_s)
@@ -461,8 +461,8 @@ class Sessions:
         if session.open_batches or (session.socket is not None and session.is_pushed):
             return False
         outbox = session.outbox
-        has_events = outbox.conflated is not None or (outbox.queue and not self._laziness.rests(session, now))
-        if has_events and session.unsettled is None:
+        may_take = (outbox.queue or outbox.conflated is not None) and session.unsettled is None
+        if may_take and not self.laziness.rests(session, now):
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
@@ -552,10 +552,10 @@ class Sessions:
         hold.browser = browser = session.id if hold.by_socket else session.browser
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
-        hold.until = now + hold.wait_s
-        self.broker.touch(session, hold.until)
-        if session.outbox.queue:
-            self._laziness.rests(session, now)
+        self.broker.touch(session, now + hold.wait_s)
+        if self.laziness.is_used:
+            hold.until = now + hold.wait_s
+            self.laziness.rests(session, now)
         if self._suspended:
             self.hooks.notify(self._suspended, session)
 
