@@ -34,7 +34,11 @@ class BayeuxWire:
     @classmethod
     async def open(cls, served: Served, path: str = "/bayeux", **headers: str) -> BayeuxWire:
         """Open a WebSocket."""
-        wire = await served.wire()
+        return await cls.over(await served.wire(), path, **headers)
+
+    @classmethod
+    async def over(cls, wire: Wire, path: str = "/bayeux", **headers: str) -> BayeuxWire:
+        """Open a WebSocket on a connection."""
         opened = await wire.request(opening(path, protocol="", **headers))
         assert opened.status == 101, opened
         return cls(wire, opened)

@@ -336,6 +336,8 @@ class WebSocket:
             return
         if limit:
             self._shared.hits[limit] += 1
+        if code != INTERNAL_ERROR:
+            self._flush()
         self._end(code, reason)
         self._report_lost()
 
@@ -349,6 +351,7 @@ class WebSocket:
     def _refuse(self, wrong: BadFrame) -> None:
         """End the connection of a peer that violates the framing, with a close frame unless one was sent before."""
         if not self._has_ended:
+            self._flush()
             self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
                 self._shared.hits["message_bytes"] += 1
@@ -370,6 +373,12 @@ class WebSocket:
                 self._transport.write_eof()
             except OSError:  # the peer may have reset the connection
                 self._transport.abort()
+
+    def _flush(self) -> None:
+        """Write now what the engine has to say to the messages before the one that ends the connection."""
+        if self._engine is not None:
+            for link, output in self._engine.flush(monotonic()):
+                link.write(output)
 
     def _report_lost(self) -> None:
         if self._engine is not None:

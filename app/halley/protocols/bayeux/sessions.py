@@ -219,9 +219,12 @@ class Sessions:
         # A script's request is any site's, with its visitors' cookies (S38).
         if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
             return None
-        if request.transport is Transport.WEBSOCKET and not request.connection.admits(session):
-            return None
-        return session if self.admits(session, request.cookies, now) else None
+        cookies = request.cookies
+        if request.transport is Transport.WEBSOCKET:
+            if not request.connection.admits(session):
+                return None
+            cookies = request.connection.cookies_for(session)
+        return session if self.admits(session, cookies, now) else None
 
     def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
         """Whether a session continues, and a request with these cookies may use it."""

@@ -182,7 +182,7 @@ class Socket:
             pong.is_alone = True
             self._reply(pong)
             return
-        request = Request(messages, Transport.WEBSOCKET, self, self._known_cookies(), self._context)
+        request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
         request.new_cookie = self._new_cookie
         request.token = self._token
         request.has_odd_numbers = message.has_odd_numbers
@@ -235,6 +235,15 @@ class Socket:
     def admits(self, session: BayeuxSession) -> bool:
         """Whether requests of a session may come by this socket: one that has a session serves no other."""
         return self.session in (None, session)
+
+    def cookies_for(self, session: BayeuxSession) -> tuple[str, ...]:
+        """The cookies that count as shown where a session is bound to one.
+
+        Its client may have got the cookie after it had opened this socket, with the 101 or by a POST.
+        """
+        if session.is_bound and (session is self._session or session.cookie == self._new_cookie):
+            return (session.cookie,)
+        return self._cookies
 
     def take(self, session: BayeuxSession, now: float) -> None:
         """Have a session, whose events are to be written here from now on, in place of the one before."""
@@ -401,13 +410,6 @@ class Socket:
                 self._end(PROTOCOL_ERROR, "expected an array of Bayeux messages in JSON", now)
             return None
 
-    def _known_cookies(self) -> tuple[str, ...]:
-        """The cookies that count as shown: also the one given with the 101, once another request has shown it."""
-        session = self._session
-        if self._new_cookie and session is not None and session.is_bound:
-            return (self._new_cookie,)
-        return self._cookies
-
     def _act_on(self, request: Request, outcome: Outcome, now: float) -> None:
         if type(outcome) is Reply:
             if outcome.status == 503:
@@ -465,14 +467,10 @@ class Socket:
             sessions.lost(session, self, self._now)
 
     def _end(self, code: int, reason: str, now: float) -> None:
-        """Close the connection, behind the replies so far, unless it is over."""
+        """Close the connection, behind what is to be written so far, unless it is over."""
         if self._is_over:
             return
-        frames: list[bytes] = []
-        if code != ABNORMAL and not self._is_paused:
-            replies, self._replies = self._replies, []
-            frames = self._framed([], replies)
-            for reply in replies:
-                self._engine.sessions.settle(reply)
-        self._link.write(Close(frames, code, reason))
+        if code != ABNORMAL:
+            self.send(now)
+        self._link.write(Close([], code, reason))
         self.lost(now)
