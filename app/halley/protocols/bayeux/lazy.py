@@ -16,7 +16,7 @@ from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import matches
 from halley.protocols.bayeux.names import Bounds, to_pattern
-from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.bayeux.session import BayeuxSession, Hold
 from halley.settings import Lazy
 
 _REMEMBERED_TOPICS = 10_000
@@ -65,6 +65,11 @@ class Laziness:
         if session.held is not None and until < session.deadline:
             self._broker.touch(session, until)
         return True
+
+    def begin(self, hold: Hold, now: float) -> None:
+        """Note when a hold ends that has begun, and that lazy events may have been waiting for it."""
+        hold.until = now + hold.wait_s
+        self.rests(hold.session, now)
 
     def are_due(self, session: BayeuxSession, now: float) -> bool:
         """Whether a session's deadline is that of lazy events and not of its hold; what is due leaves in this turn."""

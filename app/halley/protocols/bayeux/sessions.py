@@ -81,8 +81,7 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
-        self.laziness = laziness
-        self._inactive_s = 0.0 if options.activity == "off" else options.activity_s
+        self.laziness, self._inactive_s = laziness, 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -269,8 +268,7 @@ class Sessions:
 
     def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
-        session.active_at = now
-        deadline = now + session.max_interval_s
+        session.active_at, deadline = now, now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
             self.broker.touch(session, deadline)
 
@@ -557,8 +555,7 @@ class Sessions:
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
         if self.laziness.is_used:
-            hold.until = now + hold.wait_s
-            self.laziness.rests(session, now)
+            self.laziness.begin(hold, now)
         if self._suspended:
             self.hooks.notify(self._suspended, session)
 
