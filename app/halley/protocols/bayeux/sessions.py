@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
@@ -45,10 +45,15 @@ from halley.protocols.bayeux.session import (
     Hold,
     Reply,
     ScriptHold,
+    SocketHold,
     Trigger,
 )
 from halley.protocols.contract import POLICY_VIOLATION, Close
 from halley.settings import Bayeux
+
+_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
+_WEBSOCKET: Final = Transport.WEBSOCKET
+"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
@@ -209,10 +214,10 @@ class Sessions:
         if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
         # A script's request is any site's, with its visitors' cookies (S38).
-        if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
+        transport, cookies = request.transport, request.cookies
+        if transport is _CALLBACK_POLLING and session.authid is not None:
             return None
-        cookies = request.cookies
-        if request.transport is Transport.WEBSOCKET:
+        if transport is _WEBSOCKET:
             if not request.connection.admits(session):
                 return None
             cookies = request.connection.cookies_for(session)
@@ -352,7 +357,7 @@ class Sessions:
         ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        if hold.by_socket or session.socket is not None:
+        if type(hold) is SocketHold or session.socket is not None:
             self.move(session, hold.connection if hold.by_socket else None, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
         most = self._most_holds
@@ -392,7 +397,7 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if hold.by_socket and session.is_pushed:
+        if session.socket is not None and session.is_pushed:
             carries_events = False  # they are written before the reply, in the same frame if it has room
         if not carries_events:
             events = []
@@ -549,7 +554,7 @@ class Sessions:
         session = hold.session
         session.held = hold
         holds = self.holds_by_browser
-        hold.browser = browser = session.id if hold.by_socket else session.browser
+        hold.browser = browser = session.browser if session.socket is None else session.id
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
