@@ -397,8 +397,8 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if session.socket is not None and session.is_pushed:
-            carries_events = False  # they are written before the reply, in the same frame if it has room
+        if session.socket is not None and session.is_pushed:  # they are written before it
+            carries_events = False
         if not carries_events:
             events = []
         elif session.acks is None:
@@ -476,13 +476,10 @@ class Sessions:
     # Transitions
 
     def _replace(self, held: Hold, hold: Hold, now: float) -> None:
-        """Answer a held connect because of a newer one; where WebSockets are involved, perhaps another client's.
-
-        Two tabs with the same session would take it from each other without a pause, so the older one is to wait.
-        """
+        """Answer a held connect because of a newer one."""
         if held.connection is hold.connection:
             held.wants_advice = False
-        elif held.by_socket or hold.by_socket:
+        elif held.by_socket or hold.by_socket:  # two tabs would take the session from each other without a pause
             held.is_crowded = True
         self._apply(held.session, "replaced", now)
 
@@ -510,8 +507,7 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
-                is_usual = type(held) is not ScriptHold and held.timesync is None and not held.wants_advice
-                if is_usual:  # else it is unlike the next
+                if not (held.timesync or held.wants_advice or type(held) is ScriptHold):  # else unlike the next
                     held.connection, session.spare = None, held
             else:
                 reply = self._last_reply(held, action, now, reason)
