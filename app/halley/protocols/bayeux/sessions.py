@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
@@ -47,10 +47,15 @@ from halley.protocols.bayeux.session import (
     Hold,
     Reply,
     ScriptHold,
+    SocketHold,
     Trigger,
 )
 from halley.protocols.contract import POLICY_VIOLATION, Close
 from halley.settings import Bayeux
+
+_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
+_WEBSOCKET: Final = Transport.WEBSOCKET
+"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
@@ -216,10 +221,10 @@ class Sessions:
         if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
         # A script's request is any site's, with its visitors' cookies (S38).
-        if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
+        transport, cookies = request.transport, request.cookies
+        if transport is _CALLBACK_POLLING and session.authid is not None:
             return None
-        cookies = request.cookies
-        if request.transport is Transport.WEBSOCKET:
+        if transport is _WEBSOCKET:
             if not request.connection.admits(session):
                 return None
             cookies = request.connection.cookies_for(session)
@@ -244,6 +249,8 @@ class Sessions:
 
     def move(self, session: BayeuxSession, socket: Any, now: float) -> None:
         """Have a session's events go by a WebSocket from now on, or with None by replies to polls."""
+        if session.socket is socket:
+            return
         if (socket is None) is not (session.socket is None):
             session.forget_advice()
         session.socket = socket
@@ -347,23 +354,22 @@ class Sessions:
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
-        session, connection = hold.session, hold.connection
+        session = hold.session
         if session.held is not None:
             self._replace(session.held, hold, now)
         half_written = session.unsettled
         if (
             half_written is not None
-            and half_written.connection is not connection
+            and half_written.connection is not hold.connection
             and (half_written.answers_connect or half_written.connection is session.socket)
         ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        socket = connection if hold.by_socket else None
-        if session.socket is not socket:
-            self.move(session, socket, now)
+        if type(hold) is SocketHold or session.socket is not None:
+            self.move(session, hold.connection if hold.by_socket else None, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
-        most = -1 if hold.by_socket else self._most_holds
-        if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
+        most, holds = self._most_holds, self.holds_by_browser.get(session.browser, 0)
+        if waits and session.state == "idle" and 0 <= most <= holds and not hold.by_socket:
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
@@ -375,10 +381,7 @@ class Sessions:
         return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
-        """Make the reply to a connect whose session continues, and take the events that go with it.
-
-        `spent_bytes` are those of the answer's other replies.
-        """
+        """Make the reply to a connect whose session continues, with its events; other replies have `spent_bytes`."""
         more, events = self._terms_and_events(hold, now, spent_bytes)
         return self._connect_message(hold, more), events
 
@@ -398,8 +401,8 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if session.socket is not None and session.is_pushed:
-            carries_events = False  # they are written before the reply, in the same frame if it has room
+        if session.socket is not None and session.is_pushed:  # they are written before it
+            carries_events = False
         if not carries_events:
             events = []
         elif session.acks is None:
@@ -459,12 +462,12 @@ class Sessions:
 
     def _has_news(self, session: BayeuxSession, now: float) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
-        if session.open_batches or (session.socket is not None and session.is_pushed):
+        if session.open_batches:
             return False
         outbox = session.outbox
         may_take = (outbox.queue or outbox.conflated is not None) and session.unsettled is None
         if may_take and not self.laziness.rests(session, now):
-            return True
+            return not session.is_pushed
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
         return session.cursor is not None and self.history.has_news(session)
@@ -472,13 +475,10 @@ class Sessions:
     # Transitions
 
     def _replace(self, held: Hold, hold: Hold, now: float) -> None:
-        """Answer a held connect because of a newer one; where WebSockets are involved, perhaps another client's.
-
-        Two tabs with the same session would take it from each other without a pause, so the older one is to wait.
-        """
+        """Answer a held connect because of a newer one."""
         if held.connection is hold.connection:
             held.wants_advice = False
-        elif held.by_socket or hold.by_socket:
+        elif held.by_socket or hold.by_socket:  # two tabs would take the session from each other without a pause
             held.is_crowded = True
         self._apply(held.session, "replaced", now)
 
@@ -506,20 +506,19 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
-                is_usual = type(held) is not ScriptHold and held.timesync is None and not held.wants_advice
-                if is_usual:  # else it is unlike the next
+                if not (held.timesync or held.wants_advice or type(held) is ScriptHold):  # else unlike the next
                     held.connection, session.spare = None, held
             else:
                 reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
-        socket = session.socket
-        if state == "closed" and socket is not None:
-            session.socket = None
-            socket.await_session(now)
-        if state == "closed" and self.broker.close(session, reason):
-            self.broker.hits["max_interval_s"] += reason == EXPIRED
-            self.hooks.notify(self.hooks.session_closed, session, reason)
+        if state == "closed":
+            socket, session.socket = session.socket, None
+            if self.broker.close(session, reason):
+                self.broker.hits["max_interval_s"] += reason == EXPIRED
+                self.hooks.notify(self.hooks.session_closed, session, reason)
+            if socket is not None:
+                socket.await_session(now)
         return reply
 
     def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:
@@ -550,7 +549,7 @@ class Sessions:
         session = hold.session
         session.held = hold
         holds = self.holds_by_browser
-        hold.browser = browser = session.id if hold.by_socket else session.browser
+        hold.browser = browser = session.browser if session.socket is None else session.id
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
