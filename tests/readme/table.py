@@ -134,6 +134,7 @@ ROWS = {
         ACCESS + "test_check_config_says_what_the_readme_says",
     ),
     "jwt": Row(ACCESS_PAGE, "JSON Web Tokens", "[jwt]", ACCESS + "test_the_jwt_example_is_a_settings_file"),
+    "lazy": Row(BAYEUX, "Lazy events", "[[lazy]]", SETTINGS + "test_lazy_channels"),
     "replay": Row(
         BAYEUX,
         "Replay",

@@ -53,6 +53,13 @@ async def test_realms_and_users(tmp_path):
     assert [(user.id, user.role) for user in settings.user] == [("ann", "staff")]
 
 
+async def test_lazy_channels(tmp_path):
+    """The example is valid, and makes the channels below /weather lazy for ten seconds."""
+    await checked(tmp_path, block("lazy"))
+    (rule,) = load(tmp_path / "halley.toml", {}, {}).settings.lazy
+    assert (rule.pattern, rule.lazy_s) == ("/weather/**", 10)
+
+
 async def test_one_server_behind_nginx(tmp_path):
     """With the example's lines and a token, the file of all platforms lets a member publish, and no other visitor."""
     made = await ended("token", "--id", "ada", "--role", "member", cwd=tmp_path)

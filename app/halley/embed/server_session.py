@@ -141,7 +141,9 @@ class ServerSession:
         pattern_of(channel, self._engine)
         sessions, now = self._engine.sessions, monotonic()
         event = Event(sessions.to_topic(channel), encode_data(data))
-        event.is_lazy, event.time_us = lazy, int(sessions.wall_s(now) * 1_000_000)
+        event.time_us = int(sessions.wall_s(now) * 1_000_000)
+        if lazy:
+            sessions.laziness.mark(event)
         return self._engine.broker.deliver(self._session, event, now)
 
     def subscribe(self, channel: str) -> None:

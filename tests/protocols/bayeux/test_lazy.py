@@ -176,7 +176,8 @@ def test_what_a_program_sends_to_one_session_is_lazy_only_if_it_says_so():
     peer, connect = listening(house)
     session = ServerSession(peer.session, house.engine)
     event = Event("a", b"1")
-    event.is_lazy, event.time_us = True, int((house.now + WALL_S - START_S) * 1_000_000)
+    event.time_us = int((house.now + WALL_S - START_S) * 1_000_000)
+    house.engine.sessions.laziness.mark(event)
     house.broker.deliver(peer.session, event, house.now)
     house.turn()
     house.pass_time(1.99)
@@ -223,7 +224,8 @@ def test_a_clock_that_is_ahead_makes_them_wait_no_longer(house):
     """In a cluster other nodes stamp events; theirs may be in the future here."""
     peer, connect = listening(house)
     event = Event("a", b"1")
-    event.is_lazy, event.publication, event.time_us = True, 1, int((WALL_S + 3_600) * 1_000_000)
+    event.publication, event.time_us = 1, int((WALL_S + 3_600) * 1_000_000)
+    house.engine.sessions.laziness.mark(event)
     house.broker.deliver(peer.session, event, house.now)
     house.turn()
     house.pass_time(5.01)
@@ -299,6 +301,7 @@ def test_many_lazy_events_are_looked_at_once():
     peer, connect = listening(house)
     for _ in range(2_000):
         event = Watched("a", b"1")
+        house.engine.sessions.laziness.mark(event)
         event.publication, event.time_us = 1, int((house.now + WALL_S) * 1_000_000)
         house.broker.deliver(peer.session, event, house.now)
         house.turn()

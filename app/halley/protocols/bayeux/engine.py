@@ -59,6 +59,11 @@ from halley.settings import Bayeux, Lazy
 _NO_IDENTITIES = NoIdentities()
 _UNUSUAL: Final = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
 _UNUSUAL_CHARS: Final = len(META)
+_LONG_POLLING: Final = Transport.LONG_POLLING
+_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
+_WEBSOCKET: Final = Transport.WEBSOCKET
+"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
+
 _USUAL_FIELDS: Final = 4  # channel, clientId, id, and connectionType or data
 _LOCAL_FIELDS: Final = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
@@ -217,7 +222,7 @@ class BayeuxEngine:
         if session is None:
             return None
         if is_connect:
-            kind = _kind_of_hold(request.transport)
+            kind = Hold if request.transport is _LONG_POLLING else _kind_of_hold(request.transport)
             return self.sessions.connect_alone(session, message_id, request.connection, now, kind)
         self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)
@@ -230,7 +235,7 @@ class BayeuxEngine:
         else:
             is_usual = (
                 len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-                and request.transport is not Transport.CALLBACK_POLLING
+                and request.transport is not _CALLBACK_POLLING
                 and (request.token is None or not self.identities.accept_tokens)
             )
         is_usual = is_usual and self._is_usual_publish(fields)
@@ -421,16 +426,16 @@ class BayeuxEngine:
             or session.connect_delivery_only
             or session.open_batches
             or session.socket is not None  # by which they go
-            or request.transport is not Transport.LONG_POLLING
+            or request.transport is not _LONG_POLLING
         ):
             return []
         return self.replies.take(session, now, 0 if handler is None else handler.reply_bytes())
 
 
 def _kind_of_hold(transport: Transport) -> type[Hold]:
-    if transport is Transport.LONG_POLLING:
+    if transport is _LONG_POLLING:
         return Hold
-    return SocketHold if transport is Transport.WEBSOCKET else ScriptHold
+    return SocketHold if transport is _WEBSOCKET else ScriptHold
 
 
 class _PendingPublish(Deferred):

@@ -16,7 +16,7 @@ from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import matches
 from halley.protocols.bayeux.names import Bounds, to_pattern
-from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.bayeux.session import BayeuxSession, Hold
 from halley.settings import Lazy
 
 _REMEMBERED_TOPICS = 10_000
@@ -31,33 +31,45 @@ class Laziness:
             (to_pattern(each.pattern, bounds), usual_s if each.lazy_s < 0 else each.lazy_s) for each in rules
         )
         self._usual_s = usual_s
-        self.has_rules = bool(self._rules)
+        self.is_used = bool(self._rules)  # or an event was lazy by itself; else there is nothing to look at
         self._rule_s = lru_cache(_REMEMBERED_TOPICS)(self._find)
 
+    def mark(self, event: Event) -> None:
+        """Make an event lazy that is to be delivered."""
+        self.is_used = event.is_lazy = True
+
     def rests(self, session: BayeuxSession, now: float) -> bool:
-        """Whether all that is in a session's queue, which is not empty, is lazy and may wait for longer.
+        """Whether something waits for a session, and all of it is lazy and may wait for longer.
 
         That is until `session.rests_until`, which becomes the deadline of a held connect. Each event is looked at once:
         those up to `session.rested` were lazy then. The time runs from an event's publication, so that it goes on while
         no connect is held.
         """
         queue, until = session.outbox.queue, inf
+        if not (self.is_used and queue) or session.outbox.conflated is not None:
+            return False
         for event in reversed(queue):
             if event is session.rested:
                 until = min(until, session.rests_until)
                 break
             wait_s = self._wait_s(event)
             if wait_s == 0:
+                session.rested = None
                 return False
             event.is_lazy = True  # by a rule: its wait is not a delay (`flow.py`)
             published_at = event.time_us / 1_000_000 - self._broker.clock_offset_s
             until = min(until, published_at + wait_s, now + wait_s)  # another server's clock may be ahead
-        session.rested, session.rests_until = queue[-1], until
+        session.rested, session.rests_until = queue[-1] if until > now else None, until
         if until <= now:
             return False
         if session.held is not None and until < session.deadline:
             self._broker.touch(session, until)
         return True
+
+    def begin(self, hold: Hold, now: float) -> None:
+        """Note when a hold ends that has begun, and that lazy events may have been waiting for it."""
+        hold.until = now + hold.wait_s
+        self.rests(hold.session, now)
 
     def are_due(self, session: BayeuxSession, now: float) -> bool:
         """Whether a session's deadline is that of lazy events and not of its hold; what is due leaves in this turn."""
@@ -72,7 +84,7 @@ class Laziness:
         """The seconds that an event may wait; 0 if it is not lazy."""
         if not event.is_lazy and not event.publication:  # of a program to one session
             return 0.0
-        rule_s = self._rule_s(event.topic) if self.has_rules else None
+        rule_s = self._rule_s(event.topic) if self._rules else None
         if rule_s is not None:
             return rule_s
         return self._usual_s if event.is_lazy else 0.0

@@ -206,18 +206,23 @@ def replay_frame(event: Event, in_z85: bool = False) -> bytes:  # noqa: FBT001, 
 
 
 def _frame(event: Event, payload: bytes, in_z85: bool) -> bytes:  # noqa: FBT001 - as above
-    ext = b'"replay":%d' % event.position if event.position else b""
+    ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
+    if in_z85 or event.details is not None or event.nt4_type is not None:
+        payload, ext = _with_marks(event, payload, in_z85)
+    return b'{"channel":%b,"data":%b%b}' % (dumps(to_channel(event.topic)), payload, ext)
+
+
+def _with_marks(event: Event, payload: bytes, in_z85: bool) -> tuple[bytes, bytes]:  # noqa: FBT001 - as above
+    """The data and the `ext` of an event for which there may be more to say than its position."""
+    marks = [b'"replay":%d' % event.position] if event.position else []
     if event.nt4_type is not None:
-        ext += b',"nt4":%b' % type_and_time(event)
-    forwarded = event.ext
-    if forwarded is not None:
-        ext += b",%b" % forwarded[1:-1].encode()
+        marks.append(b'"nt4":%b' % type_and_time(event))
+    if event.ext is not None:
+        marks.append(event.ext[1:-1].encode())
     data = data_of_bytes(event) if in_z85 else None
     if data is not None:
-        payload, ext = data, ext + b',"binary":{}'
-    if ext:
-        ext = b',"ext":{%b}' % ext.removeprefix(b",")
-    return b'{"channel":%b,"data":%b%b}' % (dumps(to_channel(event.topic)), payload, ext)
+        marks.append(b'"binary":{}')
+    return payload if data is None else data, b',"ext":{%b}' % b",".join(marks) if marks else b""
 
 
 def _has_place(event: Event) -> bool:

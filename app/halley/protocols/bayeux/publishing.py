@@ -63,6 +63,7 @@ class PublishHandler:
         self._hooks = hooks
         self._bounds = sessions.bounds
         self._to_topic = sessions.to_topic
+        self._laziness = sessions.laziness
         self._forwarded, self._reads_bytes = sessions.options.forwarded_ext, sessions.options.bytes == "z85"
         self._authorization = authorization
 
@@ -82,7 +83,8 @@ class PublishHandler:
         event = self._event(session, topic, self._data(message), visitor)
         if message.ext is not None and not is_service:
             event.details = self._details(message.ext, without="binary" if are_bytes else "")
-            event.is_lazy = message.ext.get("lazy") is True
+            if message.ext.get("lazy") is True:
+                self._laziness.mark(event)
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
@@ -204,14 +206,13 @@ class PublishHandler:
 
     def _details(self, ext: dict[str, Any], without: str) -> str | None:
         """The fields of `ext` that subscribers get, as a JSON object; None if there are none. Raises `Fault`."""
-        members = []
-        for name in self._forwarded:
-            if name in ext and name != without:
-                value = self._as_json(ext[name])
-                if len(value) > _FORWARDED_BYTES:
-                    raise Fault(errors.EXT_TOO_LARGE)
-                members.append(f"{self._as_json(name).decode()}:{value.decode()}")
-        return f"{{{','.join(members)}}}" if members else None
+        named = {name: ext[name] for name in self._forwarded if name in ext and name != without}
+        try:
+            if any(len(encode_data(value)) > _FORWARDED_BYTES for value in named.values()):
+                raise Fault(errors.EXT_TOO_LARGE)
+            return encode_data(named).decode() if named else None
+        except TypeError as error:
+            raise self._no_json(error) from None
 
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""
@@ -233,19 +234,19 @@ class PublishHandler:
 
     def _encode(self, data: object) -> bytes:
         """Data as JSON text. Raises `Fault` if it is too large."""
-        payload = self._as_json(data)
+        try:
+            payload = encode_data(data)
+        except TypeError as error:
+            raise self._no_json(error) from None
         if len(payload) > self._broker.limits.data_bytes:
             self._broker.hits["data_bytes"] += 1
             raise Fault(errors.DATA_TOO_LARGE)
         return payload
 
-    def _as_json(self, value: object) -> bytes:
-        """A value of a message as JSON text. Raises `Fault`."""
-        try:
-            return encode_data(value)
-        except TypeError as error:  # an extension is at fault: the received message was JSON
-            self._hooks.report("extension.incoming", error)
-            raise Fault(errors.MESSAGE_DELETED) from None
+    def _no_json(self, error: TypeError) -> Fault:
+        """Report an extension that is at fault: the received message was JSON."""
+        self._hooks.report("extension.incoming", error)
+        return Fault(errors.MESSAGE_DELETED)
 
 
 def is_pattern(channel: str, bounds: Bounds) -> bool:

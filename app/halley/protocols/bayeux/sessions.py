@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
@@ -47,10 +47,15 @@ from halley.protocols.bayeux.session import (
     Hold,
     Reply,
     ScriptHold,
+    SocketHold,
     Trigger,
 )
 from halley.protocols.contract import POLICY_VIOLATION, Close
 from halley.settings import Bayeux
+
+_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
+_WEBSOCKET: Final = Transport.WEBSOCKET
+"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
@@ -81,7 +86,7 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
-        self._laziness, self._inactive_s = laziness, inf if options.activity == "off" else options.activity_s
+        self.laziness, self._inactive_s = laziness, 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -169,21 +174,20 @@ class Sessions:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
             self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
-        elif not self._laziness.are_due(session, now):
+        elif not self.laziness.are_due(session, now):
             self._apply(session, "timeout", now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:
         """Write the new events, or answer a held connect with them, or because there is news of a replay."""
         assert isinstance(session, BayeuxSession)
-        queue = session.outbox.queue
-        rests = queue and (queue[0].is_lazy or self._laziness.has_rules) and self._laziness.rests(session, now)
+        if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
+            return ()
         if session.socket is not None and session.is_pushed:
-            if not rests:
-                session.socket.send(now)
+            session.socket.send(now)
             return ()
         if session.held is None:
             return ()
-        has_events = queue and session.unsettled is None and not session.open_batches and not rests  # nearly always
+        has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
         if not has_events and not self._has_news(session, now):
             return ()
         reply = self._transition(session, "events", now)
@@ -217,10 +221,10 @@ class Sessions:
         if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
         # A script's request is any site's, with its visitors' cookies (S38).
-        if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
+        transport, cookies = request.transport, request.cookies
+        if transport is _CALLBACK_POLLING and session.authid is not None:
             return None
-        cookies = request.cookies
-        if request.transport is Transport.WEBSOCKET:
+        if transport is _WEBSOCKET:
             if not request.connection.admits(session):
                 return None
             cookies = request.connection.cookies_for(session)
@@ -245,6 +249,8 @@ class Sessions:
 
     def move(self, session: BayeuxSession, socket: Any, now: float) -> None:
         """Have a session's events go by a WebSocket from now on, or with None by replies to polls."""
+        if session.socket is socket:
+            return
         if (socket is None) is not (session.socket is None):
             session.forget_advice()
         session.socket = socket
@@ -269,8 +275,7 @@ class Sessions:
 
     def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
-        session.active_at = now
-        deadline = now + session.max_interval_s
+        session.active_at, deadline = now, now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
             self.broker.touch(session, deadline)
 
@@ -349,38 +354,34 @@ class Sessions:
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
-        session, connection = hold.session, hold.connection
-        session.rested = None
+        session = hold.session
         if session.held is not None:
             self._replace(session.held, hold, now)
         half_written = session.unsettled
         if (
             half_written is not None
-            and half_written.connection is not connection
+            and half_written.connection is not hold.connection
             and (half_written.answers_connect or half_written.connection is session.socket)
         ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        socket = connection if hold.by_socket else None
-        if session.socket is not socket:
-            self.move(session, socket, now)
+        if type(hold) is SocketHold or session.socket is not None:
+            self.move(session, hold.connection if hold.by_socket else None, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
-        most = -1 if hold.by_socket else self._most_holds
-        if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
+        most, holds = self._most_holds, self.holds_by_browser.get(session.browser, 0)
+        if waits and session.state == "idle" and 0 <= most <= holds and not hold.by_socket:
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
-        is_inactive = now - session.active_at > self._inactive_s and session.state == "idle"
-        self._transition(session, "poll" if waits or is_inactive else "connect", now, hold)
-        if is_inactive:  # it is answered at the end of this turn
-            self._apply(session, "leave", now, INACTIVE)
+        if self._inactive_s and now - session.active_at > self._inactive_s and session.state == "idle":
+            self._transition(session, "poll", now, hold)
+            self._apply(session, "leave", now, INACTIVE)  # it is answered at the end of this turn
+        else:
+            self._transition(session, "poll" if waits else "connect", now, hold)
         return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
-        """Make the reply to a connect whose session continues, and take the events that go with it.
-
-        `spent_bytes` are those of the answer's other replies.
-        """
+        """Make the reply to a connect whose session continues, with its events; other replies have `spent_bytes`."""
         more, events = self._terms_and_events(hold, now, spent_bytes)
         return self._connect_message(hold, more), events
 
@@ -400,8 +401,8 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if session.socket is not None and session.is_pushed:
-            carries_events = False  # they are written before the reply, in the same frame if it has room
+        if session.socket is not None and session.is_pushed:  # they are written before it
+            carries_events = False
         if not carries_events:
             events = []
         elif session.acks is None:
@@ -415,7 +416,7 @@ class Sessions:
             ext |= self.history.reply_ext(hold, with_events=carries_events)
             if ext:
                 more["ext"] = ext
-        if events and self.options.activity == "client_server":
+        if self._inactive_s and events and self.options.activity == "client_server":
             session.active_at = now
         session.reads_until = now + interval_s + GRACE_S
         self.broker.touch(session, now + interval_s + session.max_interval_s)
@@ -461,12 +462,12 @@ class Sessions:
 
     def _has_news(self, session: BayeuxSession, now: float) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
-        if session.open_batches or (session.socket is not None and session.is_pushed):
+        if session.open_batches:
             return False
         outbox = session.outbox
-        has_events = outbox.conflated is not None or (outbox.queue and not self._laziness.rests(session, now))
-        if has_events and session.unsettled is None:
-            return True
+        may_take = (outbox.queue or outbox.conflated is not None) and session.unsettled is None
+        if may_take and not self.laziness.rests(session, now):
+            return not session.is_pushed
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
         return session.cursor is not None and self.history.has_news(session)
@@ -474,13 +475,10 @@ class Sessions:
     # Transitions
 
     def _replace(self, held: Hold, hold: Hold, now: float) -> None:
-        """Answer a held connect because of a newer one; where WebSockets are involved, perhaps another client's.
-
-        Two tabs with the same session would take it from each other without a pause, so the older one is to wait.
-        """
+        """Answer a held connect because of a newer one."""
         if held.connection is hold.connection:
             held.wants_advice = False
-        elif held.by_socket or hold.by_socket:
+        elif held.by_socket or hold.by_socket:  # two tabs would take the session from each other without a pause
             held.is_crowded = True
         self._apply(held.session, "replaced", now)
 
@@ -508,20 +506,19 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
-                is_usual = type(held) is not ScriptHold and held.timesync is None and not held.wants_advice
-                if is_usual:  # else it is unlike the next
+                if not (held.timesync or held.wants_advice or type(held) is ScriptHold):  # else unlike the next
                     held.connection, session.spare = None, held
             else:
                 reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
-        socket = session.socket
-        if state == "closed" and socket is not None:
-            session.socket = None
-            socket.await_session(now)
-        if state == "closed" and self.broker.close(session, reason):
-            self.broker.hits["max_interval_s"] += reason == EXPIRED
-            self.hooks.notify(self.hooks.session_closed, session, reason)
+        if state == "closed":
+            socket, session.socket = session.socket, None
+            if self.broker.close(session, reason):
+                self.broker.hits["max_interval_s"] += reason == EXPIRED
+                self.hooks.notify(self.hooks.session_closed, session, reason)
+            if socket is not None:
+                socket.await_session(now)
         return reply
 
     def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:
@@ -552,13 +549,12 @@ class Sessions:
         session = hold.session
         session.held = hold
         holds = self.holds_by_browser
-        hold.browser = browser = session.id if hold.by_socket else session.browser
+        hold.browser = browser = session.browser if session.socket is None else session.id
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
-        hold.until = now + hold.wait_s
-        self.broker.touch(session, hold.until)
-        if session.outbox.queue:
-            self._laziness.rests(session, now)
+        self.broker.touch(session, now + hold.wait_s)
+        if self.laziness.is_used:
+            self.laziness.begin(hold, now)
         if self._suspended:
             self.hooks.notify(self._suspended, session)
 

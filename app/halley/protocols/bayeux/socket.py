@@ -115,6 +115,7 @@ class Socket:
         "_unread",
         "_unread_bytes",
         "_unsettled",
+        "_welcome",
         "is_ready",
     )
 
@@ -142,6 +143,7 @@ class Socket:
         self._request: Request | None = None  # the one that waits; it has not been handled to its end
         self._unread: deque[bytes] | None = None  # the text messages behind it
         self._unread_bytes = 0
+        self._welcome: Reply | None = None  # the latest reply to a handshake
         self._frames_key = f"bayeux {link.kind}"
         self._is_paused = False
         self._is_over = False
@@ -178,9 +180,7 @@ class Socket:
         self._now = now
         messages = message.messages
         if not messages:  # the ping of Faye's clients
-            pong = Reply([], None, [], self)
-            pong.is_alone = True
-            self._reply(pong)
+            self._reply(Reply([], None, [], self))
             return
         request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
         request.new_cookie = self._new_cookie
@@ -356,6 +356,7 @@ class Socket:
                     self._engine.broker.waiting.drop(event)
             for reply in replies:
                 sessions.settle(reply)
+            self._welcome = None
             return True
         if session is not None:
             session.unsettled = late = Reply([], session, events, self)
@@ -373,12 +374,13 @@ class Socket:
         frames: list[bytes] = []
         nbytes = sum(map(len, texts)) + len(texts)
         for reply in replies:
-            parts = reply.parts[reply.replies :] + reply.parts[: reply.replies]  # events come first
+            parts = reply.parts
+            is_alone = reply is self._welcome or not parts
             total = sum(map(len, parts)) + len(parts)
-            if texts and (reply.is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
+            if texts and (is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
                 frames.append(body_of(texts))
                 texts, nbytes = [], 0
-            if reply.is_alone:
+            if is_alone:
                 frames.append(body_of(parts))
                 continue
             for part in parts:
@@ -415,7 +417,8 @@ class Socket:
             if outcome.status == 503:
                 self._end(TRY_AGAIN_LATER, "the server is full", now)
                 return
-            outcome.is_alone = request.messages[0].get("channel") == HANDSHAKE
+            if request.messages[0].get("channel") == HANDSHAKE:
+                self._welcome = outcome
             self._reply(outcome)
         elif type(outcome) is AwaitHook:
             self._await(request, outcome)
