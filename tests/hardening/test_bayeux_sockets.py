@@ -195,6 +195,25 @@ async def test_t5_the_cookie_is_set_once_and_leads_to_the_session_by_post():
         assert (await again.ask(message | {"id": "2"}))[-1]["successful"] is True
 
 
+async def test_t5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_before_it():
+    """T34: Faye's Node client; the POSTs may show the cookie of the 101, or one that they were given themselves."""
+    async with serving() as served:
+        for shows_cookie in (True, False):
+            socket, wire = await BayeuxWire.open(served), await served.wire()
+            cookie = socket.opened.set_cookies[0].partition(";")[0] if shows_cookie else ""
+            welcome = await wire.post(SOCKET_HANDSHAKE, cookie=cookie)
+            client_id = welcome.messages[0]["clientId"]
+            (reply,) = await socket.ask(socket_connect(client_id, id="1"))
+            assert reply["successful"] is True
+            cookie = cookie or welcome.set_cookies[0].partition(";")[0]
+            assert (await wire.post(publish("/a", 1, clientId=client_id), cookie=cookie)).messages[0]["successful"]
+            (reply,) = await socket.ask(publish("/a", 1, clientId=client_id))
+            assert reply["successful"] is True
+            other = await BayeuxWire.open(served)
+            (reply,) = await other.ask(socket_connect(client_id, id="2"))
+            assert reply["error"] == "402::session_unknown"
+
+
 async def test_t5_a_bearer_token_of_the_opening_request_is_the_default_identity():
     """T5: a bad one is refused with 401 and no 101; a handshake's own token wins."""
     settings = brisk(

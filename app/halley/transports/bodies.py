@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive
 
-from halley.protocols.bayeux import batches
-from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages
+from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, usual
+from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
 from halley.transports.guard import Rejection
 
@@ -84,7 +84,7 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body."""
     if content_type not in _IN_UTF_8 and _charset_of(content_type) != "utf-8":
         return None
-    return batches.usual(body, limits)
+    return usual(body, limits)
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tup
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Rejection`."""
     try:
-        batch = batches.parse(texts, limits)
+        batch = parse_batch(texts, limits)
     except Malformed as wrong:
         status = 413 if isinstance(wrong, TooManyMessages) else 400
         raise Rejection(status, wrong.text, limit=wrong.limit) from None

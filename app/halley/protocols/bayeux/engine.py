@@ -213,7 +213,7 @@ class BayeuxEngine:
         if session is None:
             return None
         if is_connect:
-            kind = _kind_of_hold(request.transport)
+            kind = Hold if request.transport is Transport.LONG_POLLING else _kind_of_hold(request.transport)
             return self.sessions.connect_alone(session, message_id, request.connection, now, kind)
         self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)

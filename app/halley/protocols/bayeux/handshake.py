@@ -91,9 +91,6 @@ class HandshakeHandler:
 
     def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
         sessions, replies = self._sessions, self._replies
-        if handler.request.transport is Transport.WEBSOCKET:
-            sessions.move(session, handler.request.connection, handler.now)
-            session.announced_hold_s, session.announced_interval_s = session.hold_s, session.interval_s
         reply = reply_to(message.sent, successful=True)
         reply["clientId"] = session.id
         reply["version"] = reply["minimumVersion"] = _OUR_VERSION
@@ -117,6 +114,9 @@ class HandshakeHandler:
             reply["ext"] = ext
         answer = replies.make(session, [reply], events, handler.now, handler.request.connection)
         answer.set_cookie = None if session.is_bound else session.cookie
+        if handler.request.transport is Transport.WEBSOCKET:
+            sessions.move(session, handler.request.connection, handler.now)
+            session.announced_hold_s, session.announced_interval_s = session.hold_s, session.interval_s
         return answer
 
 

@@ -171,7 +171,8 @@ class Replies:
         if self._extensions or self._has_timestamps:
             texts = self._extended(session, messages, events, now)
             reply = self.of_texts(session, texts, [], events, connection)
-            reply.replies = len(messages)
+            if session is not None and session.socket is connection:
+                reply.parts = _turned(texts, len(messages))
             return reply
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self.of_texts(session, parts, events, events, connection)
@@ -185,18 +186,18 @@ class Replies:
         connection: Any,
     ) -> Reply:
         """Make a reply of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
-        replies = len(parts)
         if session is not None and session.replay is not None:
             parts += map(_frame_for(session), unencoded)
         else:
             for event in unencoded:
                 parts.append(event.frames.get("bayeux") or event_frame(event))
         reply = Reply(parts, session, events, connection)
-        reply.replies = replies
         if self.advisor.is_draining:
             reply.is_last = True
         if events and session is not None:
             session.unsettled = reply
+            if session.socket is connection:  # events come first
+                reply.parts = _turned(parts, len(parts) - len(unencoded))
         return reply
 
     def take(
@@ -292,6 +293,10 @@ def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
     """The encoding of events for a session; None for a reply without one."""
     has_positions = session is not None and session.replay is not None and session.replay.in_data
     return replay_frame if has_positions else event_frame
+
+
+def _turned(parts: list[bytes], replies: int) -> list[bytes]:
+    return parts[replies:] + parts[:replies]
 
 
 def _ms(seconds: float) -> int:

@@ -256,23 +256,21 @@ class SocketHold(Hold):
 
 
 class Reply:
-    """A response to write: its messages, each encoded as JSON; the first `replies` of them are not events.
+    """A response to write: its messages, each encoded as JSON.
 
     `events` are the session's events among them, which return to its outbox if the reply is not written. With a
     `status` other than 200 the body is empty. `set_cookie` is the value of a new browser cookie. With `is_last` the
-    connection is to be closed afterwards. Over a WebSocket it shares no frame with others if it `is_alone`.
+    connection is to be closed afterwards.
     """
 
     __slots__ = (
         "answers_connect",
         "connection",
         "events",
-        "is_alone",
         "is_last",
         "is_settled",
         "left_s",
         "parts",
-        "replies",
         "session",
         "set_cookie",
         "status",
@@ -282,7 +280,6 @@ class Reply:
 
     def __init__(self, parts: list[bytes], session: BayeuxSession | None, events: list[Event], connection: Any) -> None:
         self.parts = parts
-        self.replies = len(parts)
         self.session = session
         self.events = events
         self.connection = connection
@@ -290,7 +287,6 @@ class Reply:
         self.status = 200
         self.set_cookie: str | None = None
         self.is_last = False
-        self.is_alone = False
         self.is_settled = False
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> list[Event]:

@@ -211,9 +211,12 @@ class Sessions:
         # A script's request is any site's, with its visitors' cookies (S38).
         if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
             return None
-        if request.transport is Transport.WEBSOCKET and not request.connection.admits(session):
-            return None
-        return session if self.admits(session, request.cookies, now) else None
+        cookies = request.cookies
+        if request.transport is Transport.WEBSOCKET:
+            if not request.connection.admits(session):
+                return None
+            cookies = request.connection.cookies_for(session)
+        return session if self.admits(session, cookies, now) else None
 
     def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
         """Whether a session continues, and a request with these cookies may use it."""
@@ -234,6 +237,8 @@ class Sessions:
 
     def move(self, session: BayeuxSession, socket: Any, now: float) -> None:
         """Have a session's events go by a WebSocket from now on, or with None by replies to polls."""
+        if session.socket is socket:
+            return
         if (socket is None) is not (session.socket is None):
             session.forget_advice()
         session.socket = socket
@@ -336,23 +341,27 @@ class Sessions:
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
-        session, connection = hold.session, hold.connection
+        session = hold.session
         if session.held is not None:
             self._replace(session.held, hold, now)
         half_written = session.unsettled
         if (
             half_written is not None
-            and half_written.connection is not connection
+            and half_written.connection is not hold.connection
             and (half_written.answers_connect or half_written.connection is session.socket)
         ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        socket = connection if hold.by_socket else None
-        if session.socket is not socket:
-            self.move(session, socket, now)
+        if hold.by_socket or session.socket is not None:
+            self.move(session, hold.connection if hold.by_socket else None, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
-        most = -1 if hold.by_socket else self._most_holds
-        if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
+        most = self._most_holds
+        if (
+            waits
+            and session.state == "idle"
+            and 0 <= most <= self.holds_by_browser.get(session.browser, 0)
+            and not hold.by_socket
+        ):
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
@@ -383,7 +392,7 @@ class Sessions:
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if session.socket is not None and session.is_pushed:
+        if hold.by_socket and session.is_pushed:
             carries_events = False  # they are written before the reply, in the same frame if it has room
         if not carries_events:
             events = []
@@ -441,11 +450,11 @@ class Sessions:
 
     def _has_news(self, session: BayeuxSession) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
-        if session.open_batches or (session.socket is not None and session.is_pushed):
+        if session.open_batches:
             return False
         outbox = session.outbox
         if (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
-            return True
+            return not session.is_pushed
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
         return session.cursor is not None and self.history.has_news(session)
@@ -503,13 +512,13 @@ class Sessions:
                 reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
-        socket = session.socket
-        if state == "closed" and socket is not None:
-            session.socket = None
-            socket.await_session(now)
-        if state == "closed" and self.broker.close(session, reason):
-            self.broker.hits["max_interval_s"] += reason == EXPIRED
-            self.hooks.notify(self.hooks.session_closed, session, reason)
+        if state == "closed":
+            socket, session.socket = session.socket, None
+            if self.broker.close(session, reason):
+                self.broker.hits["max_interval_s"] += reason == EXPIRED
+                self.hooks.notify(self.hooks.session_closed, session, reason)
+            if socket is not None:
+                socket.await_session(now)
         return reply
 
     def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:

@@ -114,6 +114,7 @@ class Socket:
         "_unread",
         "_unread_bytes",
         "_unsettled",
+        "_welcome",
         "is_ready",
     )
 
@@ -141,6 +142,7 @@ class Socket:
         self._request: Request | None = None  # the one that waits; it has not been handled to its end
         self._unread: deque[bytes] | None = None  # the text messages behind it
         self._unread_bytes = 0
+        self._welcome: Reply | None = None  # the latest reply to a handshake
         self._frames_key = f"bayeux {link.kind}"
         self._is_paused = False
         self._is_over = False
@@ -177,11 +179,9 @@ class Socket:
         self._now = now
         messages = message.messages
         if not messages:  # the ping of Faye's clients
-            pong = Reply([], None, [], self)
-            pong.is_alone = True
-            self._reply(pong)
+            self._reply(Reply([], None, [], self))
             return
-        request = Request(messages, Transport.WEBSOCKET, self, self._known_cookies(), self._context)
+        request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
         request.new_cookie = self._new_cookie
         request.token = self._token
         request.has_odd_numbers = message.has_odd_numbers
@@ -234,6 +234,15 @@ class Socket:
     def admits(self, session: BayeuxSession) -> bool:
         """Whether requests of a session may come by this socket: one that has a session serves no other."""
         return self.session in (None, session)
+
+    def cookies_for(self, session: BayeuxSession) -> tuple[str, ...]:
+        """The cookies that count as shown where a session is bound to one.
+
+        Its client may have got the cookie after it had opened this socket, with the 101 or by a POST.
+        """
+        if session.is_bound and (session is self._session or session.cookie == self._new_cookie):
+            return (session.cookie,)
+        return self._cookies
 
     def take(self, session: BayeuxSession, now: float) -> None:
         """Have a session, whose events are to be written here from now on, in place of the one before."""
@@ -344,6 +353,7 @@ class Socket:
                     self._engine.broker.waiting.drop(event)
             for reply in replies:
                 sessions.settle(reply)
+            self._welcome = None
             return True
         if session is not None:
             session.unsettled = late = Reply([], session, events, self)
@@ -361,12 +371,13 @@ class Socket:
         frames: list[bytes] = []
         nbytes = sum(map(len, texts)) + len(texts)
         for reply in replies:
-            parts = reply.parts[reply.replies :] + reply.parts[: reply.replies]  # events come first
+            parts = reply.parts
+            is_alone = reply is self._welcome or not parts
             total = sum(map(len, parts)) + len(parts)
-            if texts and (reply.is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
+            if texts and (is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
                 frames.append(body_of(texts))
                 texts, nbytes = [], 0
-            if reply.is_alone:
+            if is_alone:
                 frames.append(body_of(parts))
                 continue
             for part in parts:
@@ -398,19 +409,13 @@ class Socket:
                 self._end(PROTOCOL_ERROR, "expected an array of Bayeux messages in JSON", now)
             return None
 
-    def _known_cookies(self) -> tuple[str, ...]:
-        """The cookies that count as shown: also the one given with the 101, once another request has shown it."""
-        session = self._session
-        if self._new_cookie and session is not None and session.is_bound:
-            return (self._new_cookie,)
-        return self._cookies
-
     def _act_on(self, request: Request, outcome: Outcome, now: float) -> None:
         if type(outcome) is Reply:
             if outcome.status == 503:
                 self._end(TRY_AGAIN_LATER, "the server is full", now)
                 return
-            outcome.is_alone = request.messages[0].get("channel") == HANDSHAKE
+            if request.messages[0].get("channel") == HANDSHAKE:
+                self._welcome = outcome
             self._reply(outcome)
         elif type(outcome) is AwaitHook:
             self._await(request, outcome)
