@@ -296,6 +296,7 @@ async def test_after_a_restart_it_is_live_again(profile, server):
 
 async def test_nothing_is_heard_for_a_view_that_nobody_watches(profile, server):
     """The page is subscribed to ticks, which cost the server something, only while they are shown."""
+    await profile.poll()
     page = await open_channels(profile, server)
     heard = page.get_by_text("Nothing has been published yet.")
     await expect(heard).to_be_visible()

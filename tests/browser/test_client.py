@@ -1,4 +1,4 @@
-"""`bayeux.js`, the console's client, in Chromium: what it sends, and how it handles replies and advice."""
+"""`bayeux.js`, the console's client, in Chromium, by polls: what it sends, and how it handles replies and advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 CLIENT = """
     const { Bayeux } = await import("/client/bayeux.js");
-    const bayeux = new Bayeux("/bayeux");
+    const bayeux = new Bayeux("/bayeux", { transport: "long-polling" });
     const heard = [];
     bayeux.addEventListener("message", ({ detail }) => heard.push(detail));
     const until = (holds) => new Promise((resolve, reject) => {

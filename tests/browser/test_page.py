@@ -177,6 +177,7 @@ async def unreached(page):
 @pytest.mark.parametrize("view", FULL)
 async def test_each_view_full_of_content(profile, server, view):
     """Check names, contrast, keyboard, width and layout shifts, and take screenshots at two widths."""
+    await profile.poll()  # whose responses are counted
     page = await profile.open(f"{server.url}/#{view}")
     await page.emulate_media(reduced_motion="reduce")
     await expect(state(page)).to_have_text("Connected")
