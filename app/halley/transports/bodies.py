@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
-from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, usual
+from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, usual, value_of
 from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
 from halley.transports.guard import Rejection
@@ -117,7 +117,7 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
 def value_of_body(body: bytes, limits: Limits) -> tuple[Any, bool]:
     """The one JSON value that a body is, and whether it may contain an `OutOfRange` number. Raises `Rejection`."""
     try:
-        value, is_odd, nodes = batches.value_of(body, limits)
+        value, is_odd, nodes = value_of(body, limits)
     except Malformed as wrong:
         raise Rejection(400, wrong.text, limit=wrong.limit) from None
     if nodes > limits.nodes:
