@@ -36,6 +36,7 @@ _NOW_S = [1_000.0]
 time.monotonic = cast("Callable[[], float]", partial(getitem, _NOW_S, 0))
 
 import uvloop  # noqa: E402
+from bench import socket_loads  # noqa: E402
 from bench.stand_in_stream import begin_front  # noqa: E402
 from bench.websocket_load import BINARY, frame  # noqa: E402
 
@@ -60,8 +61,7 @@ _TURN_S = 0.02
 _WARM_UP_ROUNDS = 3
 """Rounds before the one that is counted: then the interpreter has specialized its bytecode, and caches are filled."""
 
-_PROFILED_ROUNDS = 30
-_PROFILED_LINES = 40
+_PROFILED_ROUNDS, _PROFILED_LINES = 30, 40
 _SWITCH_S = 1.0  # else the number of times that threads pass the interpreter to each other would depend on time
 
 _WRITER_S = 60.0  # for what takes milliseconds, but under valgrind and on a busy machine
@@ -534,6 +534,8 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "bayeux-publish-changed": bayeux_publish_changed,
     "bayeux-batch": bayeux_batch,
     "bayeux-durable": bayeux_durable,
+    "bayeux-socket-fanout": socket_loads.fanout(Simulation, Load),
+    "bayeux-socket-publish": socket_loads.publish(Simulation, Load),
     "wamp-publish": wamp_publish,
     "wamp-keyed": wamp_keyed,
     "wamp-fanout": wamp_fanout,
