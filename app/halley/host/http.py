@@ -365,6 +365,8 @@ class Connection(Peer):
         running = self._running
         if self._is_over or running is None or self.transport.is_closing():
             stream.eof_received()
+            if running is not None:
+                running.lose()
             return
         running.is_begun = running.is_complete = True
         self._running, self._waiting = None, ()

@@ -55,7 +55,10 @@ class Stream:
         """Return a message as a chunk."""
         return b"%x\r\n%b\r\n" % (len(message), message)
 
-    binary = text
+    @staticmethod
+    def binary(message: bytes) -> bytes:
+        """Return a message as a chunk: there is one kind."""
+        return b"%x\r\n%b\r\n" % (len(message), message)
 
     @property
     def backlog_bytes(self) -> int:

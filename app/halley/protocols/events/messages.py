@@ -46,87 +46,61 @@ def render(event: Event) -> bytes:
     )
 
 
-class Form:
-    """One of the two forms; its methods return whole messages, each of which can follow any other."""
-
-    name: str
-    content_type: bytes
-
-    def begin(self, position: int | None, retry_s: float) -> bytes:
-        """The first message: the position where the stream begins, if there is one, and when to come back."""
-        raise NotImplementedError
-
-    def event(self, event: Event) -> bytes:
-        """An event of a channel."""
-        raise NotImplementedError
-
-    def gap(self, gap: Gap) -> bytes:
-        """A report of positions that the stream does not have."""
-        raise NotImplementedError
-
-    def end(self, reason: str) -> bytes:
-        """The last message of a stream that its reader should not open again as it is."""
-        raise NotImplementedError
-
-    def alive(self, position: int | None) -> bytes:
-        """A sign of life, with the position up to which the reader has everything, if there is one."""
-        raise NotImplementedError
-
-
-class ServerSentEvents(Form):
+class ServerSentEvents:
     """`text/event-stream`, which browsers read by `EventSource`."""
 
     name = "sse"
     content_type = b"text/event-stream"
 
     def begin(self, position: int | None, retry_s: float) -> bytes:
-        """See `Form`: the time to come back as `retry`, in milliseconds."""
+        """The first message: where the stream begins, if that has a position, and when to come back."""
         return b"retry: %d\n%b\n" % (retry_s * 1000, _id(position))
 
     def event(self, event: Event) -> bytes:
-        """See `Form`: without a name, so that `onmessage` gets it."""
+        """An event of a channel, without a name, so that `onmessage` gets it."""
         return b"%bdata: %b\n\n" % (_id(event.position or None), render(event))
 
     def gap(self, gap: Gap) -> bytes:
-        """See `Form`: named `gap`."""
+        """A report of positions that the stream does not have."""
         return b"event: gap\n%bdata: %b\n\n" % (_id(gap.reached), orjson.dumps(_fields_of(gap)))
 
     def end(self, reason: str) -> bytes:
-        """See `Form`: named `end`."""
+        """The last message of a stream that its reader should not open again as it is."""
         return b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": reason})
 
     def alive(self, position: int | None) -> bytes:
-        """See `Form`: a comment, and the id."""
+        """A sign of life: a comment, and the position up to which the reader has everything."""
         return b":\n%b\n" % _id(position)
 
 
-class Lines(Form):
-    """`application/x-ndjson`: one JSON object a line, for programs and shells."""
+class Lines:
+    """`application/x-ndjson`: one JSON object a line, for programs and shells; the methods are the same."""
 
     name = "lines"
     content_type = b"application/x-ndjson"
 
-    def begin(self, position: int | None, retry_s: float) -> bytes:  # noqa: ARG002 - Form's
-        """See `Form`: nothing, since a line would be an event."""
+    def begin(self, position: int | None, retry_s: float) -> bytes:  # noqa: ARG002 - for the other form
+        """Nothing, since a line would be an event."""
         return b""
 
     def event(self, event: Event) -> bytes:
-        """See `Form`."""
+        """An event of a channel."""
         return b"%b\n" % render(event)
 
     def gap(self, gap: Gap) -> bytes:
-        """See `Form`."""
+        """A report of positions that the stream does not have."""
         return b"%b\n" % orjson.dumps({"event": "gap", **_fields_of(gap)})
 
     def end(self, reason: str) -> bytes:
-        """See `Form`."""
+        """The last message of a stream that its reader should not open again as it is."""
         return b"%b\n" % orjson.dumps({"event": "end", "reason": reason})
 
-    def alive(self, position: int | None) -> bytes:  # noqa: ARG002 - Form's
-        """See `Form`: an empty line."""
+    def alive(self, position: int | None) -> bytes:  # noqa: ARG002 - for the other form
+        """A sign of life: an empty line."""
         return b"\n"
 
 
+Form = ServerSentEvents | Lines
 SSE: Final = ServerSentEvents()
 LINES: Final = Lines()
 
