@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| *([A-Z]+)(\d+) *\| *(.*?) *\| *(.*?) *\|$", re.MULTILINE)
 ELSEWHERE = {"nt4": {"A", "B", "D", "E", "F", "W", "WD"}, "wamp": {"A", "B", "D", "E", "NA", "ND", "NF"}}
 """Families that mean nothing in files of one protocol, by its name: such a code has lost its first letter."""
 
-OTHER_WORDS = {"NT4"}
+OTHER_WORDS = {"NT4", "Z85"}
 """What looks like a code and is not one."""
 
 _CODE = re.compile(r"(?<![\w.$/\\&%#-])([A-Z]{1,2})(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?(?![\w-]|\.\d)")

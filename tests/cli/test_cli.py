@@ -124,12 +124,12 @@ async def test_events_are_printed_one_a_line(served, tmp_path):
         for channel, value in zip(channels, values, strict=True):
             served.halley.publish(channel, value)
         served.halley.publish("/b/x/y", "unheard")
-        served.halley.publish("/a", "last")
+        served.halley.publish("/a", "last", ext={"binary": {}, "other": 1})
         printed = await subscribing.until_printed(7)
         events = [json.loads(line) for line in printed]
         assert events == [
             *({"channel": channel, "data": value} for channel, value in zip(channels, values, strict=True)),
-            {"channel": "/a", "data": "last"},
+            {"channel": "/a", "data": "last", "ext": {"binary": {}}},
         ]
         assert '"ü €"' in printed[2]
         assert "\x1b" not in printed[4]  # what others publish must not steer the terminal

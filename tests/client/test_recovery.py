@@ -415,3 +415,18 @@ async def test_a_subscription_that_the_server_has_ended_is_given_up():
         assert links[1:] in ([Link.LOST, Link.RENEWED], [Link.LOST, Link.RESUMED])
         served.halley.publish("/b", 3)
         assert await read(client, 1) == [3]
+
+
+def test_an_event_has_what_its_publisher_said_to_subscribers():
+    """What the server itself adds to `ext` is not in it."""
+    nt4 = {"type": "int", "time": 1}
+    messages = [
+        {"channel": "/a", "data": 1, "ext": {"replay": 3, "nt4": nt4, "binary": {}}},
+        {"channel": "/a", "data": 2, "ext": {"replay": 4, "nt4": nt4}},
+        {"channel": "/a", "data": 3, "ext": ["binary"]},
+    ]
+    assert [(each.position, each.ext) for each in Incoming.read(messages).events] == [
+        (3, {"binary": {}}),
+        (4, None),
+        (None, None),
+    ]

@@ -60,6 +60,9 @@ KINDS = {
     "cometd-jsonp-extended": Kind("cometd", "browser", "cross", **_JSONP, **_EXTENDED),
     "cometd-java": Kind("cometd", "java", **_SOCKET),
     "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED),
+    "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
     "cometd-java-polling": Kind("cometd", "java", **_POLLING),
     "faye-node": Kind("faye", "node", **_SOCKET),
     "faye-node-polling": Kind("faye", "node", **_POLLING),
@@ -72,7 +75,8 @@ KINDS = {
 }
 
 PLAIN = [name for name, kind in KINDS.items() if not kind.extensions]
-EXTENDED = [name for name, kind in KINDS.items() if kind.extensions]
+EXTENDED = [name for name, kind in KINDS.items() if "ack" in kind.extensions]
+BINARY = [name for name, kind in KINDS.items() if "binary" in kind.extensions]
 SOCKETS = [name for name in PLAIN if KINDS[name].transport == "websocket"]
 
 _MARKS = {
@@ -89,7 +93,7 @@ def clients(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name].runtime]) for name in names])
 
 
-every_client = clients(*KINDS)
+every_client = clients(*PLAIN, *EXTENDED)
 every_plain_client = clients(*PLAIN)
 
 

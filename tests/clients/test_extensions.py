@@ -7,6 +7,8 @@ from clients.foreign import OK
 from clients.kinds import EXTENDED, clients
 from clients.publisher import publish
 
+from halley.settings import Lazy
+
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), clients(*EXTENDED)]
 
 
@@ -49,3 +51,45 @@ async def test_timesync_tells_the_client_the_servers_clock(kind, site):
     clock = await client.call("clock")
     assert abs(clock["offset_ms"]) < 1_000
     assert 0 <= clock["lag_ms"] < 10_000
+
+
+async def test_with_acks_lazy_events_join_the_batch_of_the_next_reply(kind, site):
+    """Each event comes once and in order: with one that is not lazy, alone when its time is over, and over a cut."""
+    server = await site.serve(lazy=(Lazy("/room/lazy", 0.3),), bayeux={"hold_s": 60})
+    proxy = await site.relay(server)
+    client = await site.join(kind, proxy.port)
+    assert await client.subscribe("/room/*") == OK
+    sent = []
+
+    async def say(*channels):
+        events = [(f"/room/{channel}", len(sent) + number) for number, channel in enumerate(channels)]
+        sent.extend(events)
+        await publish(server.port, *events)
+
+    await client.until(lambda: server.house.engine.sessions.holds == 1)
+    await say("lazy", "lazy", "now")
+    await client.hears(*sent)
+    await client.until(lambda: server.house.engine.sessions.holds == 1)
+    await say("lazy")
+    await client.hears(*sent)
+    await client.until(lambda: server.house.engine.sessions.holds == 1)
+    vanished, proxy.loses_answers = proxy.vanished, True
+    await say("lazy")
+    await client.until(lambda: proxy.vanished > vanished)
+    proxy.cut()
+    await say("lazy", "now")
+    proxy.loses_answers = False
+    proxy.mend()
+    await client.hears(*sent)
+    batches = [reply["ext"]["ack"] for reply in client.replies("/meta/connect") if "ack" in reply.get("ext", {})]
+    assert batches == sorted(batches)
+
+
+async def test_a_client_that_only_connects_is_disconnected(kind, site):
+    """cometd.js stays away: the advice is `none`."""
+    server = await site.serve(bayeux={"activity": "client", "activity_s": 0.5, "hold_s": 0.2})
+    client = await site.join(kind, server.port)
+    await client.until(lambda: not server.house.broker.sessions)
+    await client.until(lambda: client.replies("/meta/disconnect"))
+    assert client.replies("/meta/connect")[-1]["advice"]["reconnect"] == "none"
+    assert len(client.replies("/meta/handshake")) == 1

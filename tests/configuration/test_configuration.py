@@ -369,6 +369,23 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
             'nt4.bridge_in: expected names that begin with "/", as those of all shared topics, found ""',
         ),
         ("bayeux.superseded_status = 301", "bayeux.superseded_status: expected 200, or 400 to 599, found 301"),
+        (
+            'bayeux.forwarded_ext = ["replay_gap"]',
+            "bayeux.forwarded_ext: replay_gap is between a client and the server; subscribers cannot get it",
+        ),
+        (
+            'bayeux.forwarded_ext = ["authentication"]',
+            "bayeux.forwarded_ext: authentication is between a client and the server; subscribers cannot get it",
+        ),
+        ('bayeux.forwarded_ext = ["a", "a"]', "bayeux.forwarded_ext: a is named twice"),
+        (
+            'bayeux.forwarded_ext = ["a b"]',
+            'bayeux.forwarded_ext: expected up to 64 letters, digits and _.-, found "a b"',
+        ),
+        (
+            f"bayeux.forwarded_ext = {[f'n{number}' for number in range(17)]}",
+            "bayeux.forwarded_ext: expected at most 16 fields",
+        ),
         # cookies that browsers would throw away
         (
             'cookie = {secure = "off", same_site = "None"}',
@@ -522,7 +539,7 @@ def test_settings_have_types_that_can_be_checked():
     """Files, variables and check-config can read and show every type."""
     tables = [kind for kind in vars(declarations).values() if isinstance(kind, type) and is_dataclass(kind)]
     annotations = {str(field.type) for table in tables for field in fields(table) if not is_dataclass(field.type)}
-    entries = {"access": ("Access", "Token"), "history": ("Record", "Lift"), "protocols": ("Realm", "User")}
+    entries = {"access": ("Access", "Token"), "history": ("Record", "Lift"), "protocols": ("Lazy", "Realm", "User")}
     lists = {f"tuple[halley.settings.{file}.{name}, ...]" for file, names in entries.items() for name in names}
     plain = {annotation for annotation in annotations if not annotation.startswith("typing.Literal[")}
     scalars = {"<class 'bool'>", "<class 'int'>", "<class 'float'>", "<class 'str'>", "datetime.datetime | None"}

@@ -79,7 +79,7 @@ async def test_a_line_is_that_of_the_server(tmp_path):
     async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
         wire = await served.wire()
         for data in ({"a": [1, 2.5, None, "<é\u0007"]}, "text", 0, [], {"event": 1}):
-            await wire.post({"channel": "/caf!c3!a9/~a", "data": data})
+            await wire.post({"channel": "/caf!c3!a9/~a", "data": data, "ext": {"binary": {"<é": "\u0007"}}})
         served.house.broker.record_value(
             value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic()
         )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halley.broker.policy import Proof, Rights
-    from halley.settings import Verb
+    from halley.settings import Lazy, Verb
 
 START_S = 1_000.0
 """The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""
@@ -85,6 +85,7 @@ class House:
         rights: Rights | None = None,
         authenticate: Callable[[str, float], Proof] | None = None,
         history: JSON | None = None,
+        lazy: Sequence[Lazy] = (),
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         **options: Any,
     ) -> None:
@@ -106,6 +107,7 @@ class House:
             self.rights,
             self.hooks,
             identities=self.identities,
+            lazy=lazy,
             connection_types=connection_types,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )

@@ -128,4 +128,5 @@ def _from_disk(event: Event) -> Event:
     """Return an event as it is read from disk: with the columns, and without the state it had in memory."""
     read = Event(event.topic, event.payload, publisher=event.publisher, authid=event.authid, audience=event.audience)
     read.position, read.publication, read.time_us = event.position, event.publication, event.time_us
+    read.details = event.details
     return read

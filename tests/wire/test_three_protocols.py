@@ -9,8 +9,10 @@ import pytest_asyncio
 from support import nt4, wamp
 from support.messages import connect, publish, subscribe
 from support.server import brisk, serving
-from support.wamp import ERROR, EVENT, PUBLISH
+from support.wamp import ERROR, EVENT, PUBLISH, PUBLISHED
 from support.wire import request
+
+from halley.protocols.bytes_text import to_text, to_z85
 
 RAW = b"\x00\xff robots"
 RAW_JSON = "\0" + base64.b64encode(RAW).decode()
@@ -192,3 +194,50 @@ async def test_names_with_what_looks_like_an_escape(served):
     ]
     for client in (robot, hearer):
         await client.close()
+
+
+async def test_bytes_are_bytes_for_cometds_extension_too(tmp_path):
+    """With `bayeux.bytes` = "z85" what one protocol publishes as bytes is bytes in the two others."""
+    settings = brisk(
+        data_dir=str(tmp_path),
+        history={"enabled": True, "free_bytes": 0},
+        bayeux={"bytes": "z85"},
+        nt4={"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10, "record_every_s": 0},
+    )
+    async with serving(settings) as served:
+        live = await served.open_session("/robot/blob")
+        robot = await nt4.connect(served.url, "robot")
+        await robot.publish("/robot/blob", 1, "raw")
+        await robot.subscribe("/robot/blob", all=True)
+        hearer = await wamp.join(served.url, "wamp.2.cbor")
+        await hearer.subscribe("robot.blob")
+        await robot.put(1, 8, RAW, nt4.RAW)
+        assert (await hearer.receive())[4:] == [[RAW]]
+        sent = publish("/robot/blob", {"data": to_z85(RAW[::-1]), "last": True}, ext={"binary": {}})
+        assert (await (await served.wire()).post(sent)).messages[0]["successful"]
+        assert (await hearer.receive())[4:] == [[RAW[::-1]]]
+        assert (await robot.value("/robot/blob")).value == RAW[::-1]
+        await hearer.send([PUBLISH, 7, {"acknowledge": True, "exclude_me": True}, "robot.blob", [b""]])
+        assert (await hearer.receive())[:2] == [PUBLISHED, 7]
+        events = await polled(served, live)
+        assert [each["data"] for each in events] == [
+            {"data": to_z85(data), "last": True} for data in (RAW, RAW[::-1], b"")
+        ]
+        assert [each["ext"]["binary"] for each in events] == [{}, {}, {}]
+        stored = await history(served, "/robot/blob")
+        assert [each["data"] for each in stored] == [to_text(data) for data in (RAW, RAW[::-1], b"")]
+        assert not any("ext" in each for each in stored)
+        for client in (robot, hearer):
+            await client.close()
+
+
+async def test_the_history_shows_what_subscribers_got_of_an_ext(served):
+    """A binary message that is an object to all protocols has its mark also where it is read later."""
+    live = await served.open_session("/file")
+    data = {"data": "009f3@^PB", "last": False, "meta": {"name": "f"}}
+    sent = publish("/file", data, ext={"binary": {}, "authentication": {"token": "secret"}})
+    assert (await (await served.wire()).post(sent)).messages[0]["successful"]
+    (event,) = await polled(served, live)
+    (stored,) = await history(served, "/file")
+    assert event == {"channel": "/file", "data": data, "ext": {"replay": stored["position"], "binary": {}}}
+    assert (stored["data"], stored["ext"]) == (data, {"binary": {}})

@@ -539,7 +539,7 @@ class Broker:
         if events:
             flow = self.flows[session.protocol]
             flow.delivered += len(events)
-            if session.cursor is None and now <= session.reads_until:  # else it is not a delay (`flow.py`)
+            if session.cursor is None and now <= session.reads_until and not events[0].is_lazy:  # see `flow.py`
                 flow.note_delay(events[0].time_us, now, self.clock_offset_s)
         return events
 

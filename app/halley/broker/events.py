@@ -93,6 +93,8 @@ class Event:
     one; `authid` and `role` are the publisher's identity. `chosen` restricts delivery to some sessions; an event that
     `is_transient` was meant for some and not others by its publisher, and is not logged, since sessions end.
 
+    Bayeux's sessions may get one that `is_lazy` later, with others.
+
     The broker gives it `time_us`, wall-clock microseconds, and `publication`, a number that no other has, when it is
     published; the log gives it its offset there, `position`, which is 0 until it is on disk.
 
@@ -109,6 +111,7 @@ class Event:
         "frames",
         "holds",
         "idempotency_key",
+        "is_lazy",
         "is_transient",
         "matched",
         "nt4_time_us",
@@ -145,6 +148,7 @@ class Event:
         self.audience = audience
         self.chosen: SessionFilter | None = None
         self.is_transient = False
+        self.is_lazy = False
         self.shape = BARE
         self.details: str | None = None  # JSON text: further details from the publisher's protocol
         self.nt4_type: str | None = None
@@ -159,7 +163,13 @@ class Event:
     @property
     def nbytes(self) -> int:
         """About the event's size in memory, in bytes: payload, encoded frames and Python's objects."""
-        return 2 * len(self.payload) + _OBJECTS_BYTES
+        nbytes = 2 * len(self.payload) + _OBJECTS_BYTES
+        return nbytes if self.details is None else nbytes + 2 * len(self.details)
+
+    @property
+    def ext(self) -> str | None:
+        """What Bayeux's subscribers get of its publisher's `ext`, as the text of a JSON object; None if nothing."""
+        return self.details if self.protocol == "bayeux" else None
 
     def __repr__(self) -> str:
         return f"<Event {self.position or self.publication} on {self.topic}>"

@@ -11,9 +11,9 @@ is not counted from the subscriber's return either: that is always nothing, and 
 events are seen where they wait, in the queues of sessions. If a subscriber returns late because the server was too slow
 to read its poll, that is seen in the delays of the others, and in the lag of the event loop.
 
-Counted is the oldest of the events that are written together, but none that was read from the history, and no value of
-NetworkTables that waited for a client that did not read. Over WAMP's long-polling an event counts as written when it
-can be fetched.
+Counted is the oldest of the events that are written together, but none that was read from the history or is lazy, and
+no value of NetworkTables that waited for a client that did not read. Over WAMP's long-polling an event counts as
+written when it can be fetched.
 
 The topics that were published to most recently are remembered, each with its count. Clients make up topics, so the
 number of them is bounded: when it is reached, a new topic takes the place of one that has been idle for long, and the

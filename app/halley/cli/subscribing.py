@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, say, write_all
 from halley.client import Client, ClientError, Event, Link, Refused
@@ -63,6 +64,8 @@ async def _print_events(client: Client, patterns: Sequence[str], after: int | No
 
 
 def _line(event: Event, *, with_position: bool) -> str:
-    position = {"position": event.position} if with_position else {}
-    text = json.dumps({"channel": event.channel, "data": event.data, **position}, ensure_ascii=False)
+    more: dict[str, Any] = {"position": event.position} if with_position else {}
+    if event.ext is not None:
+        more["ext"] = event.ext
+    text = json.dumps({"channel": event.channel, "data": event.data, **more}, ensure_ascii=False)
     return text.translate(CONTROLS) + "\n"

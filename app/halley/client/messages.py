@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 JSON = dict[str, Any]
 
+_OWN_FIELDS = ("replay", "nt4")  # what the server itself adds to an event's `ext`
 _USUAL_TIMEOUT_S = 60.0  # cometd.js' default, without advice from the server
 _LONGEST_MS = 600_000.0  # the longest time that advice can make this client wait
 
@@ -21,12 +22,14 @@ _LONGEST_MS = 600_000.0  # the longest time that advice can make this client wai
 class Event:
     """A published event: the channel's name and the data, any JSON value.
 
-    `position` is the event's place in the server's history; None if the server sent none.
+    `position` is the event's place in the server's history; None if the server sent none. `ext` is what its publisher's
+    `ext` had for subscribers (`bayeux.forwarded_ext`); None if nothing.
     """
 
     channel: str
     data: Any
     position: int | None = field(default=None, compare=False)
+    ext: JSON | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,9 @@ class Incoming:
             elif channel == "/meta/unsubscribe" and isinstance(message.get("subscription"), str):
                 revoked.append(message["subscription"])
             elif isinstance(channel, str) and not channel.startswith("/meta/") and "data" in message:
-                events.append(Event(channel, message["data"], _position(_ext(message).get("replay"))))
+                ext = _ext(message)
+                forwarded = {name: value for name, value in ext.items() if name not in _OWN_FIELDS}
+                events.append(Event(channel, message["data"], _position(ext.get("replay")), forwarded or None))
         return cls(replies, events, is_goodbye, revoked)
 
 

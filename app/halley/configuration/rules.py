@@ -25,7 +25,7 @@ from halley.protocols.bayeux.names import META, Bounds, to_pattern
 from halley.protocols.nt4.names import BASE as NT4_PATH
 from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
 from halley.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
-from halley.settings.protocols import KEY_BYTES
+from halley.settings.protocols import FORWARDED_FIELDS, KEPT_FIELDS, KEY_BYTES
 
 Broken = Iterator[tuple[str, str]]
 
@@ -36,6 +36,7 @@ _ORIGIN = re.compile(
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2; also a cookie's name (RFC 6265, 4.1.1)
 _COOKIE_PATH = re.compile(r"/[ -:<-~]*")  # RFC 6265, 4.1.1: no control character, no ";"
+_EXT_FIELD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -96,6 +97,7 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _origins("cors.origins", settings.cors.origins)
     yield from _limits(settings.limits)
     yield from _access(settings)
+    yield from _lazy(settings)
     yield from _record(settings)
     yield from _lift(settings)
     yield from _pipeline(settings)
@@ -173,6 +175,14 @@ def _bayeux(bayeux: Bayeux) -> Broken:
     yield from _paths("bayeux", bayeux.paths)
     if 200 < bayeux.superseded_status < 400:
         yield "bayeux.superseded_status", f"expected 200, or 400 to 599, found {bayeux.superseded_status}"
+    if len(bayeux.forwarded_ext) > FORWARDED_FIELDS:
+        yield "bayeux.forwarded_ext", f"expected at most {FORWARDED_FIELDS} fields"
+    yield from _unlike("bayeux.forwarded_ext", bayeux.forwarded_ext, _EXT_FIELD, "up to 64 letters, digits and _.-")
+    for name in bayeux.forwarded_ext:
+        if name in KEPT_FIELDS or name.startswith("replay"):
+            yield "bayeux.forwarded_ext", f"{name} is between a client and the server; subscribers cannot get it"
+    for name in {name for name in bayeux.forwarded_ext if bayeux.forwarded_ext.count(name) > 1}:
+        yield "bayeux.forwarded_ext", f"{name} is named twice"
 
 
 def _wamp(settings: Settings) -> Broken:
@@ -294,6 +304,12 @@ def _access(settings: Settings) -> Broken:
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {as_toml(rule.role)}"
         yield from _access_pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
         yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
+
+
+def _lazy(settings: Settings) -> Broken:
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    for number, rule in enumerate(settings.lazy):
+        yield from _pattern(entry_key("lazy", number, "pattern"), rule.pattern, bounds)
 
 
 def _record(settings: Settings) -> Broken:

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, overload
@@ -67,11 +67,11 @@ class Halley:
 
     # What the program does
 
-    def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
-        """Publish as the program itself; `data` is JSON, and the future is that of `LocalSession.publish`."""
+    def publish(self, channel: str, data: Any, ext: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
+        """Publish as the program itself; `data` and `ext` are JSON. The future is that of `LocalSession.publish`."""
         if self._own is None:
             self._own = LocalSession(self._engine, "program")
-        return self._own.publish(channel, data)
+        return self._own.publish(channel, data, ext)
 
     def local_session(self, name: str) -> LocalSession:
         """Create a session of the program itself; `name` is for its log lines.

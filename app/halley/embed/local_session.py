@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from time import monotonic
 from typing import Any
@@ -52,8 +52,8 @@ class LocalSession:
         self._session.role = SERVER
         engine.sessions.open(self._session, monotonic())
 
-    def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
-        """Publish `data`; the future's result is the reply that a client would get.
+    def publish(self, channel: str, data: Any, ext: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
+        """Publish `data`, with a client's `ext` where wanted; the future's result is the reply that a client would get.
 
         The reply has `successful` and, if that is false, `error`. As for any client, data is refused if it is not a
         value of the type of a NetworkTables topic. The message is handled immediately unless something on its path
@@ -61,7 +61,10 @@ class LocalSession:
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         connection = _Publish(self._engine, answer, self._tasks)
-        request = Request([{"channel": channel, "data": data}], Transport.LOCAL, connection)
+        message = {"channel": channel, "data": data}
+        if ext is not None:
+            message["ext"] = dict(ext)
+        request = Request([message], Transport.LOCAL, connection)
         request.session = self._session
         connection.write(self._engine.receive(request, monotonic()))
         return answer

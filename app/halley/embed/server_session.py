@@ -9,9 +9,11 @@ from typing import Any
 
 from halley.access.proofs import proof_of
 from halley.broker.errors import InvalidName
+from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER
 from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.messages import encode_data
 from halley.protocols.bayeux.names import to_pattern, to_subscription
 from halley.protocols.bayeux.session import BayeuxSession
 
@@ -130,13 +132,19 @@ class ServerSession:
     def connect_delivery_only(self, wanted: bool) -> None:
         self._session.connect_delivery_only = wanted
 
-    def deliver(self, channel: str, data: Any) -> bool:
+    def deliver(self, channel: str, data: Any, *, lazy: bool = False) -> bool:
         """Send an event to this session alone, subscribed or not; False if the session has ended.
 
+        A `lazy` one may wait for others, for up to `bayeux.lazy_s` or what a [[lazy]] rule says.
         Raises `ValueError` if `channel` is not a channel, `TypeError` if `data` is not JSON.
         """
         pattern_of(channel, self._engine)
-        return self._engine.sessions.deliver(self._session, channel, data, None, monotonic())
+        sessions, now = self._engine.sessions, monotonic()
+        event = Event(sessions.to_topic(channel), encode_data(data))
+        event.time_us = int(sessions.wall_s(now) * 1_000_000)
+        if lazy:
+            sessions.laziness.mark(event)
+        return self._engine.broker.deliver(self._session, event, now)
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""

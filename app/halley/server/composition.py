@@ -81,6 +81,7 @@ class Server:
             new_id=lambda: prefix + new_id(),
             read=self.history.read,
             node_of=None if others is None else others.node_of,
+            lazy=settings.lazy,
         )
         self._bayeux = BayeuxProtocol(self.engine, self._drain_s, waits.wait)
         parts = Parts(

@@ -12,7 +12,7 @@ from halley.settings.cluster import Cluster
 from halley.settings.history import History, Lift, Pipeline, Record
 from halley.settings.knob import knob
 from halley.settings.limits import LIMITS, Limits
-from halley.settings.protocols import Bayeux, Cookie, Cors, Nt4, Realm, User, Wamp
+from halley.settings.protocols import Bayeux, Cookie, Cors, Lazy, Nt4, Realm, User, Wamp
 from halley.settings.server import Drain, Log, Operations, Ticks, Tls, is_loopback
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Drain",
     "History",
     "Jwt",
+    "Lazy",
     "Lift",
     "Limits",
     "Log",
@@ -80,6 +81,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     access: tuple[Access, ...] = ()
     tokens: tuple[Token, ...] = ()
+    lazy: tuple[Lazy, ...] = ()
     record: tuple[Record, ...] = ()
     lift: tuple[Lift, ...] = ()
     history: History = field(default_factory=History)

@@ -5,6 +5,12 @@ from typing import Literal
 
 from halley.settings.knob import knob
 
+FORWARDED_FIELDS = 16
+"""The most fields of `ext` that are forwarded; each has up to 1 KiB, and a node of a cluster takes 64 KiB of them."""
+
+KEPT_FIELDS = ("ack", "after", "audience", "authentication", "idempotency_key", "latest", "lazy", "nt4", "position")
+"""What in `ext` is for the server alone, or its own in an event; so is all that begins with `replay`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bayeux:
@@ -91,6 +97,26 @@ class Bayeux:
         high=599,
         why="of a held connect that a newer one replaces; 200: with a reply; 400 to 599: without, as CometD",
     )
+    forwarded_ext: tuple[str, ...] = knob(
+        ["binary"],
+        why="the fields of a publish's ext that its subscribers get, and that are recorded; binary is CometD's",
+    )
+    bytes: Literal["text", "z85"] = knob(
+        "text",
+        why="bytes of other protocols in data; text: a zero character and base64, as in WAMP; z85: as CometD's clients",
+    )
+    lazy_s: float = knob(
+        5.0,
+        unit="s",
+        low=0,
+        zero="ext.lazy of a publish has no effect",
+        why="how long lazy events may wait for others, to need fewer replies; CometD's default",
+    )
+    activity: Literal["off", "client", "client_server"] = knob(
+        "off",
+        why="ends sessions whose clients only connect: client: that send nothing else; client_server: nor get events",
+    )
+    activity_s: float = knob(600.0, unit="s", low=0.1, why="after which such a session's next connect ends it")
     timestamp: bool = knob(default=False, why="the timestamp extension; it costs an encoding for each receiver")
     hello_s: float = knob(
         10.0, unit="s", low=0.1, why="a WebSocket that has no session by then, or no more for so long, is closed"
@@ -112,6 +138,21 @@ class Bayeux:
     )
     policy_s: float = knob(
         10.0, unit="s", low=0.01, why="a policy that has not returned by then denies; a service then sends no reply"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """One rule of lazy events, a table [[lazy]]. The first rule whose pattern matches an event's channel decides."""
+
+    pattern: str = knob(MISSING, why="a channel, without those below it, or a pattern such as /chat/*, /chat/** or /**")
+    lazy_s: float = knob(
+        -1.0,
+        unit="s",
+        low=-1,
+        zero="not lazy",
+        minus_one="bayeux.lazy_s",
+        why="how long events may wait for others; a poll's end takes them along too",
     )
 
 

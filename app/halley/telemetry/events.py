@@ -130,7 +130,7 @@ EVENTS: dict[str, LogEvent] = {
         "a session was opened: its protocol, `authid`, `role`, `address` and `user_agent`", SESSIONS
     ),
     "session_closed": LogEvent(
-        "a session has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired; "
+        "a session has ended: `reason` is disconnected, expired, dismissed, inactive, slow_consumer, token_expired; "
         "drained where a program starts its server again; "
         "for WAMP also goodbye, connection_lost, killed, protocol_violation, aborted or drained; "
         "for NetworkTables connection_lost, binary_decode_error, drained, or moved: another node is its home",

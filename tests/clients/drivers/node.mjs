@@ -22,8 +22,10 @@ const load = {
         const {CometD} = require("cometd-7");
         const AckExtension = require("cometd-7/AckExtension");
         const BinaryExtension = require("cometd-7/BinaryExtension");
+        const ReloadExtension = require("cometd-7/ReloadExtension");
         const TimeSyncExtension = require("cometd-7/TimeSyncExtension");
-        return [drive, {CometD, AckExtension, BinaryExtension, TimeSyncExtension}];
+        window.sessionStorage = storage();
+        return [drive, {CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}];
     },
     async faye() {
         const {drive} = await import("./faye.mjs");
@@ -63,16 +65,31 @@ const load = {
 async function adapted() { // to Node.js
     const {adapt} = await import("cometd-nodejs-client");
     adapt();
+    window.sessionStorage = storage();
     return (await import("./cometd.mjs")).drive;
+}
+
+function storage() {
+    const items = new Map();
+    return {
+        getItem: (name) => items.get(name) ?? null,
+        setItem: (name, value) => items.set(name, value),
+        removeItem: (name) => items.delete(name),
+    };
 }
 
 console.log = console.info = console.debug = console.error; // standard output is for observations
 const show = (observation) => process.stdout.write(`${JSON.stringify(observation)}\n`);
 const [drive, client] = await load[library]();
-const commands = drive(client, JSON.parse(options), show);
+let commands = drive(client, JSON.parse(options), show);
 
 for await (const line of createInterface({input: process.stdin})) {
     const {number, name, args} = JSON.parse(line);
+    if (name === "restart") { // as a page that is loaded again, with its cookies
+        commands = drive(client, {...JSON.parse(options), ...args[0]}, show);
+        show({number, reply: {successful: true}});
+        continue;
+    }
     commands[name](...args).then((reply) => show({number, reply}));
 }
 process.exit(0);

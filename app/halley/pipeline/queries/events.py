@@ -139,7 +139,8 @@ def _line(row: Mapping[str, Any]) -> str:
     channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
     value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
     nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
+    ext = f',"ext":{row["details"]}' if row["details"] is not None and row["protocol"] == "bayeux" else ""
     return (
         f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
-        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}}}'
+        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}{ext}}}'
     )

@@ -32,8 +32,9 @@ from halley.protocols.bayeux.extensions import Timesync
 from halley.protocols.bayeux.handshake import HandshakeHandler
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE, Bounds
 from halley.protocols.bayeux.outcomes import (
     AwaitHook,
     AwaitTurn,
@@ -53,7 +54,7 @@ from halley.protocols.bayeux.request import RequestHandler, client_id_of
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold, SocketHold
 from halley.protocols.bayeux.sessions import Sessions
 from halley.protocols.bayeux.subscribing import SubscribeHandler
-from halley.settings import Bayeux
+from halley.settings import Bayeux, Lazy
 
 _NO_IDENTITIES = NoIdentities()
 _UNUSUAL: Final = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
@@ -75,7 +76,7 @@ class BayeuxEngine:
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
 
     In a cluster `node_of` returns the id of the other node that has the session with a given id, which lives for a
-    given time without a request; None if none has it.
+    given time without a request; None if none has it. `lazy` are the rules of the settings.
     """
 
     def __init__(  # noqa: PLR0913 - what a server has
@@ -90,6 +91,7 @@ class BayeuxEngine:
         new_id: Callable[[], str] = new_id,
         read: Callable[[Query], Awaitable[Page]] | None = None,
         node_of: Callable[[str, float], str | None] | None = None,
+        lazy: Sequence[Lazy] = (),
     ) -> None:
         self.broker = broker
         self.options = options
@@ -101,8 +103,10 @@ class BayeuxEngine:
         self._authorizers, self._channel_created = hooks.authorizers, hooks.channel_created
         self.replies = Replies(broker, options, hooks, connection_types)
         history = Replayer(broker, options, hooks, self.replies.advisor, read)
-        self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, new_id)
-        self.bounds = bounds = self.sessions.bounds
+        bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        laziness = Laziness(broker, lazy, options.lazy_s, bounds)
+        self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, laziness, new_id)
+        self.bounds = bounds
         self._history = history
         self._authorization = authorization = Authorization(broker, hooks, bounds)
         self._handshakes = HandshakeHandler(self.sessions, identities, authorization)

@@ -19,6 +19,7 @@ CHANNEL_IS_WILDCARD = "400:{}:channel_is_a_wildcard"
 MESSAGE_ID_INVALID = "405::message_id_invalid"
 MESSAGE_DELETED = "404::message_deleted"
 EXT_INVALID = "400::ext_invalid"
+EXT_TOO_LARGE = "413::ext_too_large"  # a field of `ext` that subscribers would get
 ADVICE_INVALID = "400::advice_invalid"
 NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 

@@ -19,6 +19,7 @@ from halley.broker.policy import ANONYMOUS, Identity, Proof
 from halley.broker.ports import type_and_time
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.binary import data_of_bytes
 from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.contract import Context
@@ -179,36 +180,49 @@ def decode_data(payload: bytes) -> Any:
     return loads(payload)
 
 
-def event_frame(event: Event) -> bytes:
+def event_frame(event: Event, in_z85: bool = False) -> bytes:  # noqa: FBT001, FBT002 - by keyword it would cost more
     """Encode an event as its subscribers receive it, once; the result is kept on the event.
 
-    Only channel, data and our own `ext` are in it: clients would obey a publisher's `advice`, `successful` or `id`.
+    Only channel, data and an `ext` that has our own fields and those that may be forwarded are in it: clients would
+    obey a publisher's `advice`, `successful` or `id`. If `in_z85`, bytes are written as CometD's `binary` extension
+    writes them; it is the same for all events of a server.
     """
     frame = event.frames.get("bayeux")
     if frame is None:
-        event.frames["bayeux"] = frame = _frame(event, event.payload)
+        event.frames["bayeux"] = frame = _frame(event, event.payload, in_z85)
     return frame
 
 
-def replay_frame(event: Event) -> bytes:
+def replay_frame(event: Event, in_z85: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as above
     """Encode an event for sessions that replay: its position is added to its data too, if that is an object.
 
     Data that already has a field `event` is left as it is. The result is kept on the event.
     """
     frame = event.frames.get("bayeux+replay")
     if frame is None:
-        frame = event_frame(event) if not _has_place(event) else _frame(event, _with_position(event))
+        frame = event_frame(event, in_z85) if not _has_place(event) else _frame(event, _with_position(event), in_z85)
         event.frames["bayeux+replay"] = frame
     return frame
 
 
-def _frame(event: Event, payload: bytes) -> bytes:
-    if event.nt4_type is not None:
-        replay = b'"replay":%d,' % event.position if event.position else b""
-        ext = b',"ext":{%b"nt4":%b}' % (replay, type_and_time(event))
-    else:
-        ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
+def _frame(event: Event, payload: bytes, in_z85: bool) -> bytes:  # noqa: FBT001 - as above
+    ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
+    if in_z85 or event.details is not None or event.nt4_type is not None:
+        payload, ext = _with_marks(event, payload, in_z85)
     return b'{"channel":%b,"data":%b%b}' % (dumps(to_channel(event.topic)), payload, ext)
+
+
+def _with_marks(event: Event, payload: bytes, in_z85: bool) -> tuple[bytes, bytes]:  # noqa: FBT001 - as above
+    """The data and the `ext` of an event for which there may be more to say than its position."""
+    marks = [b'"replay":%d' % event.position] if event.position else []
+    if event.nt4_type is not None:
+        marks.append(b'"nt4":%b' % type_and_time(event))
+    if event.ext is not None:
+        marks.append(event.ext[1:-1].encode())
+    data = data_of_bytes(event) if in_z85 else None
+    if data is not None:
+        marks.append(b'"binary":{}')
+    return payload if data is None else data, b',"ext":{%b}' % b",".join(marks) if marks else b""
 
 
 def _has_place(event: Event) -> bool:

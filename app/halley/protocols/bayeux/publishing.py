@@ -10,6 +10,8 @@ null does not restrict:
 
 An audience only narrows the set of subscribers, so every publisher may give one. An unknown field is refused: a
 misspelt name must not publish the event to all subscribers.
+
+Of all else in `ext`, subscribers get what `bayeux.forwarded_ext` names, and nothing more: CometD forwards even tokens.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Proof, Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
+from halley.protocols.bayeux.binary import bytes_of
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
@@ -34,6 +37,8 @@ from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.bayeux.sessions import Sessions
 
 _AUDIENCE_FIELDS = frozenset(Audience._fields)
+_FORWARDED_BYTES = 1_024
+"""Of one field of `ext` that is forwarded, as JSON: it says what the data is, and is not data itself."""
 
 
 def is_publish(channel: object) -> bool:
@@ -58,6 +63,8 @@ class PublishHandler:
         self._hooks = hooks
         self._bounds = sessions.bounds
         self._to_topic = sessions.to_topic
+        self._laziness = sessions.laziness
+        self._forwarded, self._reads_bytes = sessions.options.forwarded_ext, sessions.options.bytes == "z85"
         self._authorization = authorization
 
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
@@ -71,14 +78,19 @@ class PublishHandler:
             raise Fault(errors.SESSION_UNKNOWN)
         else:
             visitor = handler.visitor()
+        is_service = channel.startswith(SERVICE)
+        are_bytes = self._reads_bytes and not is_service and self._take_bytes(message)
         event = self._event(session, topic, self._data(message), visitor)
+        if message.ext is not None and not is_service:
+            event.details = self._details(message.ext, without="binary" if are_bytes else "")
+            if message.ext.get("lazy") is True:
+                self._laziness.mark(event)
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
         self._authorization.ensure_channel(channel, handler.now)
-        is_service = channel.startswith(SERVICE)
         if not is_service:
             event.idempotency_key = self._key(message, "idempotency_key")
             if self._was_published(handler, event, reply, message):
@@ -185,6 +197,23 @@ class PublishHandler:
         except AudienceTooLong:
             raise Fault(errors.AUDIENCE_INVALID) from None
 
+    def _take_bytes(self, message: Message) -> bool:
+        """Whether a message has just bytes; its data is then what stands for these in all protocols."""
+        text = bytes_of(message.data, message.ext)
+        if text is not None:
+            message.data = text
+        return text is not None
+
+    def _details(self, ext: dict[str, Any], without: str) -> str | None:
+        """The fields of `ext` that subscribers get, as a JSON object; None if there are none. Raises `Fault`."""
+        named = {name: ext[name] for name in self._forwarded if name in ext and name != without}
+        try:
+            if any(len(encode_data(value)) > _FORWARDED_BYTES for value in named.values()):
+                raise Fault(errors.EXT_TOO_LARGE)
+            return encode_data(named).decode() if named else None
+        except TypeError as error:
+            raise self._no_json(error) from None
+
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""
         try:
@@ -207,13 +236,17 @@ class PublishHandler:
         """Data as JSON text. Raises `Fault` if it is too large."""
         try:
             payload = encode_data(data)
-        except TypeError as error:  # an extension is at fault: the received message was JSON
-            self._hooks.report("extension.incoming", error)
-            raise Fault(errors.MESSAGE_DELETED) from None
+        except TypeError as error:
+            raise self._no_json(error) from None
         if len(payload) > self._broker.limits.data_bytes:
             self._broker.hits["data_bytes"] += 1
             raise Fault(errors.DATA_TOO_LARGE)
         return payload
+
+    def _no_json(self, error: TypeError) -> Fault:
+        """Report an extension that is at fault: the received message was JSON."""
+        self._hooks.report("extension.incoming", error)
+        return Fault(errors.MESSAGE_DELETED)
 
 
 def is_pattern(channel: str, bounds: Bounds) -> bool:

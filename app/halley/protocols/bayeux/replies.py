@@ -31,7 +31,7 @@ from halley.protocols.bayeux.messages import (
 )
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, to_subscription
 from halley.protocols.bayeux.outcomes import Transport
-from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, INACTIVE, BayeuxSession, Hold, Reply
 from halley.settings import Bayeux
 
 WEBSOCKET = Transport.WEBSOCKET.value
@@ -48,12 +48,19 @@ _POSITION_BYTES = len('"":9007199254740991,')
 
 
 def count_fitting(
-    session: BayeuxSession, events: Sequence[Event], left_bytes: float, *, is_script: bool, has_timestamps: bool
+    session: BayeuxSession,
+    events: Sequence[Event],
+    left_bytes: float,
+    *,
+    is_script: bool,
+    has_timestamps: bool,
+    in_z85: bool,
 ) -> int:
     """The number of the first of these events that fit into `left_bytes` of an answer, after all unacknowledged ones.
 
     Without unacknowledged events it is at least one. If `is_script`, they are written with JSONP's escapes. What a
-    program's extensions add to events is not known before they are written, and does not count.
+    program's extensions add to events is not known before they are written, and does not count. `in_z85` is as in
+    `event_frame`.
     """
     frame = _frame_for(session)
     around_bytes = len(",") + (_TIMESTAMP_BYTES if has_timestamps else 0)
@@ -63,7 +70,7 @@ def count_fitting(
             left_bytes -= len(to_subscription(pattern)) + _POSITION_BYTES
     sent_again = [] if session.acks is None else list(session.acks)
     for number, event in enumerate((*sent_again, *events)):
-        text = frame(event)
+        text = frame(event, in_z85)
         left_bytes -= (escaped_bytes(text) if is_script else len(text)) + around_bytes
         if left_bytes < 0 and number >= (len(sent_again) or 1):
             return number - len(sent_again)
@@ -111,7 +118,7 @@ class Advisor:
         if session is None or session.closed is not None or fields.get("clientId") != session.id:
             # A client that disconnected or was dismissed during this request shall not return; an expired one shall
             # (#921).
-            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED, INACTIVE)
             return self.without_session("none" if is_over else "handshake")
         session.forget_advice()  # the reply to its next connect is to take this interval back
         return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
@@ -149,6 +156,7 @@ class Replies:
         self._options = options
         self._hooks = hooks
         self._extensions, self._has_timestamps = hooks.extensions, options.timestamp  # here they are found faster
+        self._in_z85 = options.bytes == "z85"
 
     @property
     def is_plain(self) -> bool:
@@ -187,10 +195,11 @@ class Replies:
         """Make a reply of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
         replies = len(parts)
         if session is not None and session.replay is not None:
-            parts += map(_frame_for(session), unencoded)
+            frame = _frame_for(session)
+            parts += [frame(event, self._in_z85) for event in unencoded]
         else:
             for event in unencoded:
-                parts.append(event.frames.get("bayeux") or event_frame(event))
+                parts.append(event.frames.get("bayeux") or event_frame(event, self._in_z85))
         reply = Reply(parts, session, events, connection)
         reply.replies = replies
         if self.advisor.is_draining:
@@ -220,12 +229,24 @@ class Replies:
         """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
         if len(events) > 1 or (events and session.acks):
             most_bytes = self._options.answer_bytes if session.socket is None else FRAME_BYTES
-            left_bytes, stamped = most_bytes - spent_bytes, self._has_timestamps
-            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
+            left_bytes, stamped, in_z85 = most_bytes - spent_bytes, self._has_timestamps, self._in_z85
+            count = count_fitting(
+                session, events, left_bytes, is_script=is_script, has_timestamps=stamped, in_z85=in_z85
+            )
             if count < len(events):
                 self._broker.give_back(session, events[count:])
                 del events[count:]
         return events
+
+    def connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
+        """What CometD's extensions have in the `ext` of the reply to a connect, which may come with events."""
+        session = hold.session
+        ext: dict[str, Any] = {}
+        if with_events and session.acks is not None:
+            ext["ack"] = session.acks.batch
+        if hold.timesync is not None and hold.timesync.is_wanted:
+            ext["timesync"] = hold.timesync.answer(int((now + self._broker.clock_offset_s) * 1000))
+        return ext
 
     def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
         """Make the reply to a message that is refused; count that, and report denials to the hooks.
@@ -256,16 +277,20 @@ class Replies:
         """The texts of events that are written without a reply, as the extensions pass them on."""
         if self._extensions or self._has_timestamps:
             return self._extended(session, (), events, now)
-        return [event.frames.get("bayeux") or event_frame(event) for event in events]
+        return [event.frames.get("bayeux") or event_frame(event, self._in_z85) for event in events]
+
+    def text_of(self, event: Event) -> bytes:
+        """The text of an event that all subscribers get, where they are plain (`is_plain`)."""
+        return event_frame(event, self._in_z85)
 
     def _extended(
         self, session: BayeuxSession | None, messages: Sequence[ReplyMessage], events: Sequence[Event], now: float
     ) -> list[bytes]:
         """The JSON texts of messages and then events, as the extensions pass them on, or with timestamps."""
-        frame = _frame_for(session)
+        frame, in_z85 = _frame_for(session), self._in_z85
         objects = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
         replies = [self._passed_on(session, message, now, is_event=False) for message in objects]
-        added = [self._passed_on(session, decode_data(frame(event)), now, is_event=True) for event in events]
+        added = [self._passed_on(session, decode_data(frame(event, in_z85)), now, is_event=True) for event in events]
         return [part for part in (*replies, *added) if part is not None]
 
     def _passed_on(
@@ -288,7 +313,7 @@ class Replies:
             return unchanged
 
 
-def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
+def _frame_for(session: BayeuxSession | None) -> Callable[[Event, bool], bytes]:
     """The encoding of events for a session; None for a reply without one."""
     has_positions = session is not None and session.replay is not None and session.replay.in_data
     return replay_frame if has_positions else event_frame

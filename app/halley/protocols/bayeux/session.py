@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
+from math import inf
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from halley.broker.events import Event
@@ -42,6 +43,7 @@ DISCONNECTED: Final = "disconnected"
 DISMISSED: Final = "dismissed"
 DRAINED: Final = "drained"  # the server has stopped, and starts again in the same process
 EXPIRED: Final = "expired"
+INACTIVE: Final = "inactive"
 SLOW_CONSUMER: Final = "slow_consumer"
 TOKEN_EXPIRED: Final = "token_expired"  # noqa: S105 - not a password
 """The reasons for which a session ends."""
@@ -103,6 +105,7 @@ class BayeuxSession(Session):
 
     __slots__ = (
         "acks",
+        "active_at",
         "announced_hold_s",
         "announced_interval_s",
         "attributes",
@@ -120,6 +123,8 @@ class BayeuxSession(Session):
         "max_interval_s",
         "open_batches",
         "replay",
+        "rested",
+        "rests_until",
         "socket",
         "spare",
         "state",
@@ -148,6 +153,9 @@ class BayeuxSession(Session):
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
         self.attributes: dict[str, Any] = {}
+        self.rested: Event | None = None  # the last event in the outbox that is known to be lazy (`lazy.py`)
+        self.rests_until = inf  # when the first of the events up to it has waited for as long as it may
+        self.active_at = inf  # when its client last did something else than connect
         self.handle: object = None  # the embedding API's object for this session
 
     def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:
@@ -208,10 +216,10 @@ class Hold:
     So what happens to a connect later is reported by its session and `connection`, which has one connect at a time.
 
     `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
-    events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
-    for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may,
-    or if a connect elsewhere has taken its session. `is_script` is whether the answer will be a script (JSONP), and
-    `by_socket` whether it will be a frame.
+    events. A connect may be held for `wait_s`, not at all if that is 0; `until` is when its hold ends. `browser` is the
+    one that the hold is counted for, empty until it is held; `is_crowded` if it is not held because its browser has as
+    many held connects as it may, or if a connect elsewhere has taken its session. `is_script` is whether the answer
+    will be a script (JSONP), and `by_socket` whether it will be a frame.
     """
 
     is_script: ClassVar[bool] = False
@@ -225,6 +233,7 @@ class Hold:
         "message_id",
         "session",
         "timesync",
+        "until",
         "wait_s",
         "wants_advice",
     )
@@ -239,6 +248,7 @@ class Hold:
         self.browser = ""
         self.is_crowded = False
         self.carries_events = True
+        self.until = 0.0
 
 
 class ScriptHold(Hold):

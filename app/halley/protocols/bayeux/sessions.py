@@ -27,6 +27,7 @@ from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import encode, encode_data
 from halley.protocols.bayeux.names import CONNECT, Bounds, topics
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
@@ -37,6 +38,7 @@ from halley.protocols.bayeux.session import (
     DISMISSED,
     DRAINED,
     EXPIRED,
+    INACTIVE,
     ROWS,
     SLOW_CONSUMER,
     TOKEN_EXPIRED,
@@ -69,6 +71,7 @@ class Sessions:
         hooks: Hooks,
         replies: Replies,
         history: Replayer,
+        laziness: Laziness,
         new_id: Callable[[], str],
     ) -> None:
         self.broker = broker
@@ -78,6 +81,8 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
+        self.laziness = laziness
+        self._inactive_s = 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
@@ -118,6 +123,7 @@ class Sessions:
         if not reply.is_settled and session is not None and session.closed is None:
             session.forget_advice()  # its advice may not have arrived either
             self.history.settled(reply, is_written=False)
+            session.rested = None
             if session.acks is None:
                 events, reply.events = reply.events, []
                 session.outbox.put_back(events)
@@ -164,19 +170,21 @@ class Sessions:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
             self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
-        else:
+        elif not self.laziness.are_due(session, now):
             self._apply(session, "timeout", now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:
         """Write the new events, or answer a held connect with them, or because there is news of a replay."""
         assert isinstance(session, BayeuxSession)
+        if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
+            return ()
         if session.socket is not None and session.is_pushed:
             session.socket.send(now)
             return ()
         if session.held is None:
             return ()
         has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
-        if not has_events and not self._has_news(session):
+        if not has_events and not self._has_news(session, now):
             return ()
         reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
@@ -256,10 +264,12 @@ class Sessions:
         """Admit a session, and notify the hooks. Raises `AtCapacity`."""
         self.broker.open(session, now + session.max_interval_s, now)
         session.reads_until = now + GRACE_S
+        session.active_at = now
         self.hooks.notify(self.hooks.session_opened, session)
 
     def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
+        session.active_at = now
         deadline = now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
             self.broker.touch(session, deadline)
@@ -353,13 +363,17 @@ class Sessions:
         socket = connection if hold.by_socket else None
         if session.socket is not socket:
             self.move(session, socket, now)
-        waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
+        waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
         most = -1 if hold.by_socket else self._most_holds
         if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
             waits = False
-        self._transition(session, "poll" if waits else "connect", now, hold)
+        if self._inactive_s and now - session.active_at > self._inactive_s and session.state == "idle":
+            self._transition(session, "poll", now, hold)
+            self._apply(session, "leave", now, INACTIVE)  # it is answered at the end of this turn
+        else:
+            self._transition(session, "poll" if waits else "connect", now, hold)
         return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
@@ -397,9 +411,12 @@ class Sessions:
         else:
             events = self.replies.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
-            ext = self._connect_ext(hold, now, with_events=carries_events)
+            ext = self.replies.connect_ext(hold, now, with_events=carries_events)
+            ext |= self.history.reply_ext(hold, with_events=carries_events)
             if ext:
                 more["ext"] = ext
+        if self._inactive_s and events and self.options.activity == "client_server":
+            session.active_at = now
         session.reads_until = now + interval_s + GRACE_S
         self.broker.touch(session, now + interval_s + session.max_interval_s)
         return more, events
@@ -442,25 +459,17 @@ class Sessions:
         """The wall clock, in milliseconds."""
         return int(self.wall_s(now) * 1000)
 
-    def _has_news(self, session: BayeuxSession) -> bool:
+    def _has_news(self, session: BayeuxSession, now: float) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
         if session.open_batches or (session.socket is not None and session.is_pushed):
             return False
         outbox = session.outbox
-        if (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
+        may_take = (outbox.queue or outbox.conflated is not None) and session.unsettled is None
+        if may_take and not self.laziness.rests(session, now):
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
         return session.cursor is not None and self.history.has_news(session)
-
-    def _connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
-        session = hold.session
-        ext: dict[str, Any] = {}
-        if with_events and session.acks is not None:
-            ext["ack"] = session.acks.batch
-        if hold.timesync is not None and hold.timesync.is_wanted:
-            ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
-        return ext | self.history.reply_ext(hold, with_events=with_events)
 
     # Transitions
 
@@ -530,7 +539,7 @@ class Sessions:
                 session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
-            return self._dismissal(held, now, is_by_server=reason == DISMISSED)
+            return self._dismissal(held, now, is_by_server=reason != DISCONNECTED)
         elif action == "refuse":
             message = _begin_reply(held, successful=False)
             message["error"] = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
@@ -547,6 +556,9 @@ class Sessions:
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
+        if self.laziness.is_used:
+            hold.until = now + hold.wait_s
+            self.laziness.rests(session, now)
         if self._suspended:
             self.hooks.notify(self._suspended, session)
 

@@ -29,7 +29,7 @@ from halley.broker.flow import GRACE_S
 from halley.broker.outbox import OVERHEAD_BYTES
 from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, parse, usual
 from halley.protocols.bayeux.engine import BayeuxEngine
-from halley.protocols.bayeux.messages import HttpContext, body_of, event_frame
+from halley.protocols.bayeux.messages import HttpContext, body_of
 from halley.protocols.bayeux.names import HANDSHAKE
 from halley.protocols.bayeux.outcomes import (
     AwaitHook,
@@ -70,6 +70,7 @@ class Sockets:
         self.wait = wait
         self.open: dict[Socket, None] = {}
         self.hellos: TimeoutQueue[Socket] = TimeoutQueue(engine.options.hello_s)  # those without a session
+        self.count_as_activity = engine.options.activity == "client_server"  # the events that are written
 
     def add(self, socket: Socket, now: float) -> None:
         """Add a connection, which must have a session in time."""
@@ -317,6 +318,8 @@ class Socket:
                 return
             outbox, broker = session.outbox, self._engine.broker
             session.reads_until = inf
+            if self._sockets.count_as_activity and outbox.queue:
+                session.active_at = now
             while (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
                 events = broker.take(session, now)
                 if len(events) > 1:
@@ -335,7 +338,7 @@ class Socket:
             event = events[0]
             frame = event.frames.get(self._frames_key)
             if frame is None:
-                frame = event.frames[self._frames_key] = self._link.text(b"[%b]" % event_frame(event))
+                frame = event.frames[self._frames_key] = self._link.text(b"[%b]" % self._engine.replies.text_of(event))
             self._link.write([frame])
         else:
             if session is not None and len(session.outbox):

@@ -231,8 +231,8 @@ class HistoryApi:
 
 
 def render(event: Event) -> bytes:
-    """An event as a JSON object with its channel, data, position, time, publication and protocol."""
-    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b}' % (
+    """An event as a JSON object: channel, data, position, time, publication, protocol, and what else it has."""
+    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b%b}' % (
         to_channel(event.topic).encode(),  # nothing in it needs escaping
         event.payload,
         event.position,
@@ -240,6 +240,7 @@ def render(event: Event) -> bytes:
         event.publication,
         event.protocol.encode(),
         b',"nt4":%b' % type_and_time(event) if event.nt4_type is not None else b"",
+        b',"ext":%b' % event.ext.encode() if event.ext is not None else b"",
     )
 
 
