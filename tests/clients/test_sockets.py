@@ -89,10 +89,11 @@ async def test_a_socket_that_is_cut_under_load(kind, site):
 
     loading = asyncio.create_task(load())
     for _ in range(CUTS):
-        heard = len(client.events)
+        heard, opened = len(client.events), proxy.accepted
         await client.until(lambda heard=heard: len(client.events) > heard)
         proxy.cut()
         proxy.mend()
+        await client.until(lambda opened=opened: proxy.accepted > opened)
     is_over = True
     await loading
     await publish(server.port, ("/room", "last"))

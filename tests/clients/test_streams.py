@@ -41,10 +41,11 @@ async def numbers_while_cut(server, proxy, heard):
 
     loading = asyncio.create_task(load())
     for _ in range(CUTS):
-        before = len(heard)
+        before, opened = len(heard), proxy.accepted
         await until(lambda before=before: len(heard) > before)
         proxy.cut()
         proxy.mend()
+        await until(lambda opened=opened: proxy.accepted > opened)
     is_over = True
     await loading
     return published
