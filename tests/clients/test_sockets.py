@@ -207,7 +207,7 @@ async def test_the_pings_of_older_clients_of_faye(site):
 
 @clients("cometd-same-origin", "cometd-cross-origin")
 async def test_a_page_that_is_reloaded_keeps_its_session(kind, site):
-    """T82: cometd.js' reload extension connects with the id of the page before; what came meanwhile is delivered."""
+    """The reload extension of cometd.js connects with the id of the page before; what came meanwhile is delivered."""
     server = await site.serve()
     client = await site.join(kind, server.port, extensions=["reload"], subscriptions=["/room"])
     await publish(server.port, ("/room", "before"))
@@ -227,7 +227,7 @@ async def test_a_page_that_is_reloaded_keeps_its_session(kind, site):
 @pytest.mark.slow
 @clients("cometd-same-origin")
 async def test_a_copied_tab_and_its_original_take_turns(kind, site):
-    """T31: a tab that was copied claims the session of its original; neither floods the server, nothing comes twice."""
+    """A tab that was copied claims the session of its original; neither floods the server, nothing comes twice."""
     server = await site.serve()
     first = await site.join(kind, server.port, extensions=["reload"], subscriptions=["/room"])
     await first.until(lambda: first.transport == "websocket")

@@ -55,7 +55,7 @@ async def numbers_while_cut(server, proxy, heard):
 @pytest.mark.browser
 @pytest.mark.node
 async def test_an_event_source_resumes_over_cuts(site, tmp_path):
-    """T61, T63: Chromium comes back with the id of its last event, and gets each event once, in order."""
+    """Chromium comes back with the id of its last event, and gets each event once, in order."""
     server = await site.serve(**stored(tmp_path))
     proxy = await site.relay(server)
     page = await (await site.profile()).new_page()
