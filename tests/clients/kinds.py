@@ -49,8 +49,6 @@ KINDS = {
     "cometd9-node-polling": Kind("cometd9", "node", **_POLLING),
     "cometd8-node": Kind("cometd8", "node", **_SOCKET),
     "cometd7-node": Kind("cometd7", "node", **_SOCKET),
-    "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
-    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
     "cometd7-node-polling": Kind("cometd7", "node", **_POLLING),
     "cometd-same-origin": Kind("cometd", "browser", "same", **_SOCKET),
     "cometd-same-origin-extended": Kind("cometd", "browser", "same", **_SOCKET, **_EXTENDED),
@@ -62,6 +60,9 @@ KINDS = {
     "cometd-jsonp-extended": Kind("cometd", "browser", "cross", **_JSONP, **_EXTENDED),
     "cometd-java": Kind("cometd", "java", **_SOCKET),
     "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED),
+    "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
     "cometd-java-polling": Kind("cometd", "java", **_POLLING),
     "faye-node": Kind("faye", "node", **_SOCKET),
     "faye-node-polling": Kind("faye", "node", **_POLLING),
@@ -92,7 +93,7 @@ def clients(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name].runtime]) for name in names])
 
 
-every_client = clients(*KINDS)
+every_client = clients(*PLAIN, *EXTENDED)
 every_plain_client = clients(*PLAIN)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clients.foreign import OK
-from clients.kinds import EXTENDED, clients
+from clients.kinds import EXTENDED, KINDS, clients
 from clients.publisher import publish
 
 from halley.settings import Lazy
@@ -91,5 +91,6 @@ async def test_a_client_that_only_connects_is_disconnected(kind, site):
     client = await site.join(kind, server.port)
     await client.until(lambda: not server.house.broker.sessions)
     await client.until(lambda: client.replies("/meta/disconnect"))
-    assert client.replies("/meta/connect")[-1]["advice"]["reconnect"] == "none"
+    if KINDS[kind].runtime != "java":  # which ends at the disconnect, and does not show the reply behind it
+        assert client.replies("/meta/connect")[-1]["advice"]["reconnect"] == "none"
     assert len(client.replies("/meta/handshake")) == 1

@@ -36,7 +36,18 @@ async def test_a_poll_cut_while_it_is_held_loses_nothing(kind, site):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told-to-leave"])
-@clients("aiocometd", "curl", "cometd9-node", "cometd7-node", "faye-node", "cometd-cross-origin", "scripts-only")
+@clients(
+    *(
+        "aiocometd",
+        "curl",
+        "cometd9-node",
+        "cometd9-node-polling",
+        "cometd7-node",
+        "cometd-java",
+        "cometd-java-polling",
+    ),
+    *("faye-node", "faye-node-polling", "cometd-cross-origin", "cometd-cross-origin-polling", "scripts-only"),
+)
 async def test_clients_come_back_to_a_server_process(kind, how, site, tmp_path):
     """A38, E33: clients of `halley serve` with default settings recover when it is started again on the same port."""
     async with launched(cwd=tmp_path) as process:

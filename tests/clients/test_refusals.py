@@ -10,14 +10,14 @@ import re
 
 import pytest
 from clients.foreign import OK
-from clients.kinds import every_plain_client
+from clients.kinds import PLAIN, SOCKETS, clients
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _POLL = re.compile(rb"meta(?:/|%2F)connect")
 
 
-@every_plain_client
+@clients(*(kind for kind in PLAIN if kind not in SOCKETS))  # of whose requests the proxy sees what they say
 async def test_refused_requests_are_told_and_not_repeated(kind, site):
     """A16, A19, A22, A68: a client reports refused publishes and subscriptions, and sends each of them once.
 

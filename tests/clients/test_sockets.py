@@ -89,10 +89,11 @@ async def test_a_socket_that_is_cut_under_load(kind, site):
 
     loading = asyncio.create_task(load())
     for _ in range(CUTS):
-        heard = len(client.events)
+        heard, opened = len(client.events), proxy.accepted
         await client.until(lambda heard=heard: len(client.events) > heard)
         proxy.cut()
         proxy.mend()
+        await client.until(lambda opened=opened: proxy.accepted > opened)
     is_over = True
     await loading
     await publish(server.port, ("/room", "last"))
@@ -206,9 +207,9 @@ async def test_the_pings_of_older_clients_of_faye(site):
 
 @clients("cometd-same-origin", "cometd-cross-origin")
 async def test_a_page_that_is_reloaded_keeps_its_session(kind, site):
-    """T82: cometd.js' reload extension connects with the id of the page before; what came meanwhile is delivered."""
+    """The reload extension of cometd.js connects with the id of the page before; what came meanwhile is delivered."""
     server = await site.serve()
-    client = await site.join(kind, server.port, extensions=["reload"], patterns=["/room"])
+    client = await site.join(kind, server.port, extensions=["reload"], subscriptions=["/room"])
     await publish(server.port, ("/room", "before"))
     await client.hears(("/room", "before"))
     for turn in range(3):
@@ -226,16 +227,16 @@ async def test_a_page_that_is_reloaded_keeps_its_session(kind, site):
 @pytest.mark.slow
 @clients("cometd-same-origin")
 async def test_a_copied_tab_and_its_original_take_turns(kind, site):
-    """T31: a tab that was copied claims the session of its original; neither floods the server, nothing comes twice."""
+    """A tab that was copied claims the session of its original; neither floods the server, nothing comes twice."""
     server = await site.serve()
-    first = await site.join(kind, server.port, extensions=["reload"], patterns=["/room"])
+    first = await site.join(kind, server.port, extensions=["reload"], subscriptions=["/room"])
     await first.until(lambda: first.transport == "websocket")
     copied = {
         "url": f"http://127.0.0.1:{server.port}/bayeux",
         "handshakeResponse": first.replies("/meta/handshake")[-1],
         "transportType": "websocket",
     }
-    second = await site.start(kind, server.port, extensions=["reload"], patterns=["/room"])
+    second = await site.start(kind, server.port, extensions=["reload"], subscriptions=["/room"])
     await second.page.evaluate("(state) => sessionStorage.setItem('org.cometd.reload', state)", json.dumps(copied))
     assert await second.open() == OK
     tabs = [first, second]

@@ -20,7 +20,7 @@ def is_one_of_many(client):
     return bool(polls) and polls[-1].get("advice", {}).get("multiple-clients") is True
 
 
-@clients("cometd-same-origin", "faye-same-origin")
+@clients("cometd-same-origin-polling", "faye-same-origin-polling")
 async def test_one_tab_holds_and_the_others_poll_until_it_closes(kind, site):
     """B9, E15: the second tab gets `multiple-clients`; when the first is closed, the second holds in its place."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})
@@ -38,7 +38,7 @@ async def test_one_tab_holds_and_the_others_poll_until_it_closes(kind, site):
     await second.hears(("/room", "alone now"))
 
 
-@clients("cometd-same-origin")
+@clients("cometd-same-origin-polling")
 async def test_a_reloaded_page_takes_the_place_of_its_old_self(kind, site):
     """B9, B15: the old session of a reloaded page does not prevent the next one from holding."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clients.foreign import DEADLINE_S, until
-from clients.values import from_driver, to_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +146,7 @@ class WampDriven(WampForeign):
         driver.note = self._note  # type: ignore[method-assign]
 
     async def command(self, name: str, *arguments: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = from_driver(await self._driver.call(name, *map(to_driver, arguments)))
+        answer: dict[str, Any] = _from_driver(await self._driver.call(name, *map(_to_driver, arguments)))
         return answer
 
     async def close(self) -> None:
@@ -154,6 +154,22 @@ class WampDriven(WampForeign):
 
     def _note(self, seen: dict[str, Any]) -> None:
         if "event" in seen:
-            self.note_event(from_driver(seen["event"]))
+            self.note_event(_from_driver(seen["event"]))
         if "left" in seen:
             self.left.append(seen["left"])
+
+
+def _to_driver(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"$bytes": b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {key: _to_driver(each) for key, each in value.items()}
+    return [_to_driver(each) for each in value] if isinstance(value, list) else value
+
+
+def _from_driver(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "$bytes" in value:
+            return b64decode(value["$bytes"])
+        return {key: _from_driver(each) for key, each in value.items()}
+    return [_from_driver(each) for each in value] if isinstance(value, list) else value

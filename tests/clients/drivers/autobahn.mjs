@@ -1,6 +1,6 @@
 // A program that uses autobahn-js as its documentation says. It reports what it sees by `observe` and decides nothing.
 
-import {fromTest, toTest} from "./values.mjs";
+import {fromTest, toTest} from "./wamp_values.mjs";
 
 const SERIALIZERS = {json: "JSONSerializer", msgpack: "MsgpackSerializer", cbor: "CBORSerializer"};
 

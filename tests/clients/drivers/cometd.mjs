@@ -1,13 +1,11 @@
 // A program that uses cometd.js as its documentation says; the same in Node.js and in a page.
 // It reports what it sees by `observe` and decides nothing.
 
-import {fromTest, toTest} from "./values.mjs";
-
 export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, TimeSyncExtension}, options, observe) {
-    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
+    const {url, without, extensions, requestHeaders = {}, handshake = {}, subscriptions = []} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
-    const patterns = new Set(options.patterns); // of a page that subscribes in its listener for handshakes
+    const patterns = new Set(subscriptions);
     const handles = new Map();
     let spoiled = {};
     let next = null;
@@ -49,7 +47,7 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     });
     // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
     cometd.addListener("/meta/handshake", (handshake) => {
-        if (handshake.successful) {
+        if (handshake.successful && (handshake.reestablish || handshake.ext?.reload)) {
             cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
         }
     });
@@ -57,9 +55,9 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     function subscribe(pattern) {
         patterns.add(pattern);
         return new Promise((resolve) => {
-            const hear = ({channel, data, ext}) => {
+            const hear = ({channel, data}) => {
                 if (data !== undefined) { // cometd.js calls subscribers of /** for meta messages too
-                    observe({event: {pattern, channel, data: toTest(data), ext}});
+                    observe({event: {pattern, channel, data: readable(data)}});
                 }
             };
             handles.set(pattern, cometd.subscribe(pattern, hear, (reply) => resolve(outcome(reply))));
@@ -85,9 +83,6 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
         publish: (channel, data) => new Promise((resolve) => {
             cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
         }),
-        publishBytes: (channel, bytes, last = true, meta = undefined) => new Promise((resolve) => {
-            cometd.publishBinary(channel, fromTest(bytes), last, meta, (reply) => resolve(outcome(reply)));
-        }),
         burst: (channel, first, count) => new Promise((resolve) => { // publishes numbers, without a wait in between
             let replies = 0;
             const replied = ({successful}) => {
@@ -104,7 +99,10 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
             next = type;
             return {successful: true};
         },
-        reload: async () => { // what a page does when it is about to be reloaded
+        publishBytes: (channel, bytes, last = true, meta = undefined) => new Promise((resolve) => {
+            cometd.publishBinary(channel, new Uint8Array(bytes), last, meta, (reply) => resolve(outcome(reply)));
+        }),
+        reload: async () => { // as a page does before it is unloaded
             cometd.reload();
             return {successful: true};
         },
@@ -117,6 +115,11 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
         }),
         clock: async () => ({offset_ms: timesync.getTimeOffset(), lag_ms: timesync.getNetworkLag()}),
     };
+}
+
+// What the binary extension has decoded, as JSON.
+function readable(data) {
+    return data?.data instanceof ArrayBuffer ? {...data, data: [...new Uint8Array(data.data)]} : data;
 }
 
 function outcome({successful, error, failure}) {

@@ -1,7 +1,7 @@
 // A program that uses Wampy.js as its documentation says; the same in Node.js and in a page.
 // It reports what it sees by `observe` and decides nothing.
 
-import {fromTest, toTest} from "./values.mjs";
+import {fromTest, toTest} from "./wamp_values.mjs";
 
 export function drive({Wampy, serializers, ws, signCra}, {url, serializer}, observe) {
     const subscriptions = new Map();

@@ -2,9 +2,9 @@ import jakarta.websocket.ContainerProvider;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Base64;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.stream.IntStream;
 import org.cometd.bayeux.BinaryData;
 import org.cometd.bayeux.Channel;
 import org.cometd.bayeux.Message;
@@ -38,6 +39,7 @@ public class Driver {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
     private final Map<String, ClientSessionChannel.MessageListener> subscriptions = new LinkedHashMap<>();
+    private final TimesyncClientExtension timesync = new TimesyncClientExtension();
     private final Client client;
 
     private Driver(Map<String, Object> options) throws Exception {
@@ -63,7 +65,7 @@ public class Driver {
             client.addExtension(new AckExtension());
         }
         if (extensions.contains("timesync")) {
-            client.addExtension(new TimesyncClientExtension());
+            client.addExtension(timesync);
         }
         if (extensions.contains("binary")) {
             client.addExtension(new BinaryExtension());
@@ -118,8 +120,13 @@ public class Driver {
                 String pattern = (String)arguments.get(0);
                 client.getChannel(pattern).unsubscribe(subscriptions.remove(pattern), replied);
             }
-            case "publish", "publishBytes" ->
-                client.getChannel((String)arguments.get(0)).publish(fromTest(arguments.get(1)), replied);
+            case "publish" -> client.getChannel((String)arguments.get(0)).publish(arguments.get(1), replied);
+            case "publishBytes" -> { // bytes as an array of numbers, whether they are the last, and their meta
+                boolean last = arguments.size() < 3 || (Boolean)arguments.get(2);
+                Map<String, Object> meta = arguments.size() < 4 ? null : object(arguments.get(3));
+                BinaryData data = new BinaryData(bytes(listOf(arguments.get(1))), last, meta);
+                client.getChannel((String)arguments.get(0)).publish(data, replied);
+            }
             case "publishWithExt" -> { // as `publish`, with the fields of the message's ext
                 Message.Mutable message = new HashMapMessage();
                 message.setChannel((String)arguments.get(0));
@@ -138,6 +145,7 @@ public class Driver {
                     });
                 }
             }
+            case "clock" -> reply.accept(Map.of("offset_ms", timesync.getOffset(), "lag_ms", timesync.getLag()));
             case "move" -> { // from now on a failure changes the transport to this one; null leaves it to the client
                 client.next = (String)arguments.get(0);
                 reply.accept(Map.of("successful", true));
@@ -211,17 +219,24 @@ public class Driver {
         return outcome;
     }
 
-    /** Bytes in the lines between a test and its driver are {"$bytes": BASE64}. */
-    private static Object fromTest(Object value) {
-        if (value instanceof Map<?, ?> map && map.get("$bytes") instanceof String text) {
-            return new BinaryData(Base64.getDecoder().decode(text), true, Map.of());
+    private static byte[] bytes(Collection<Object> numbers) {
+        byte[] bytes = new byte[numbers.size()];
+        int at = 0;
+        for (Object number : numbers) {
+            bytes[at++] = ((Long)number).byteValue();
         }
-        return value;
+        return bytes;
     }
 
+    /** What the binary extension has decoded, as JSON. */
     private static Object toTest(Object value) {
-        if (value instanceof BinaryData bytes) {
-            return Map.of("$bytes", Base64.getEncoder().encodeToString(bytes.asBytes()));
+        if (value instanceof byte[] bytes) {
+            return IntStream.range(0, bytes.length).map(at -> bytes[at] & 255).boxed().toList();
+        }
+        if (value instanceof ByteBuffer buffer) {
+            byte[] bytes = new byte[buffer.remaining()];
+            buffer.duplicate().get(bytes);
+            return toTest(bytes);
         }
         if (value instanceof Map<?, ?> map) {
             Map<Object, Object> shown = new LinkedHashMap<>();

@@ -1,4 +1,4 @@
-// Bytes in the JSON lines between a test and its driver: {"$bytes": "<base64>"}. Serializers and extensions do not see this form.
+// Bytes in the JSON lines between a test and its driver: {"$bytes": "<base64>"}. WAMP's serializers do not see this form.
 
 export function fromTest(value) {
     if (Array.isArray(value)) {

@@ -1,4 +1,4 @@
-"""How cometd.js finds the transport that works (A29, A60)."""
+"""Long batches by callback-polling, whose requests are URLs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ from clients.foreign import OK
 from clients.kinds import clients
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@clients("cometd9-node", "cometd7-node", "cometd-same-origin", "cometd-cross-origin")
-async def test_cometd_with_websocket_left_on_falls_back_to_long_polling(kind, site):
-    """The upgrade is refused immediately; cometd.js continues with long-polling and does not try WebSocket again."""
-    server = await site.serve(bayeux={"hold_s": 1.0})
-    proxy = await site.relay(server)
-    client = await site.join(kind, proxy.port)
-    assert "websocket" in client.outgoing[0]["supportedConnectionTypes"]
-    assert await client.subscribe("/room") == OK
-    await client.until(lambda: len(client.replies("/meta/connect")) >= 2)
-    assert await client.publish("/room", "by long-polling") == OK
-    await client.hears(("/room", "by long-polling"))
-    assert client.transport == "long-polling"
-    assert proxy.sent.lower().count(b"upgrade: websocket") == 1
 
 
 @clients("cometd-jsonp", "faye-jsonp")
