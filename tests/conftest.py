@@ -108,8 +108,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Return two more than the number of cores: many tests wait for a deadline or a disk."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Return one more than the number of cores: some tests wait, but each worker imports and collects all."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_generate_tests(metafunc):
