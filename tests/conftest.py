@@ -1,7 +1,8 @@
 """What applies to every test: Hypothesis' profiles, the worker that runs it, and the face of its server.
 
-Hypothesis has three profiles, chosen by `TESTS_HYPOTHESIS`: `quick` is the default and the same on every run, so that a
-failure is always due to a change; `ci` is the same with more examples; `thorough` is long and random, for nightly runs.
+Hypothesis has four profiles, chosen by `TESTS_HYPOTHESIS`: `quick` is the default and the same on every run, so that a
+failure is always due to a change; `ci` is the same with more examples; `thorough` is long and random, for nightly runs;
+`fresh` is random too, and a fifth as long.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ settings.register_profile(
     max_examples=1_000,
     stateful_step_count=100,
 )
+settings.register_profile("fresh", parent=settings.get_profile("thorough"), max_examples=200)
 settings.load_profile(os.environ.get("TESTS_HYPOTHESIS", "quick"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script runs this in the background (POSIX sh, 2.11)
@@ -58,7 +60,10 @@ _FIRST = (
     "spark",
     "image",
     "tests/browser/",
+    "tests/cluster/test_week.py",
     "tests/cluster/test_standalone.py",
+    "tests/cluster/test_trimming.py",
+    "tests/cluster/test_rounds.py",
     "tests/bench/test_pipeline.py",
     "tests/bench/test_instructions.py",
     "tests/readme/test_bench.py",
@@ -103,8 +108,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Return two more than the number of cores: many tests wait for a deadline or a disk."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Return one more than the number of cores: some tests wait, but each worker imports and collects all."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_generate_tests(metafunc):

@@ -134,12 +134,13 @@ async def keep(page: Page, name: str) -> None:
     """Write screenshots of a page as `NAME-light.png` and `NAME-dark.png`, for people to look at.
 
     By convention, one test of each view calls this once, with the view's name, when the view has content. The folder is
-    the one that the environment variable `HALLEY_SCREENSHOTS` names, else `.screenshots/` of the repository.
+    the one that the environment variable `HALLEY_SCREENSHOTS` names; without it there are none.
     """
-    folder = Path(os.environ.get("HALLEY_SCREENSHOTS") or Path(__file__).parents[2] / ".screenshots")
+    if not (folder := os.environ.get("HALLEY_SCREENSHOTS")):
+        return
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
-        await page.screenshot(path=folder / f"{name}-{scheme}.png")
+        await page.screenshot(path=Path(folder, f"{name}-{scheme}.png"))
     await page.emulate_media(color_scheme="null")
 
 

@@ -1,18 +1,19 @@
 """Every client does every step of a session.
 
 Handshake, subscribe (exact, `*`, `**`), publish with reply, receive, two tabs, unsubscribe, server restart and
-recovery, disconnect: a test for each, and each runs with each of `kinds.KINDS`.
+recovery, disconnect: a test for each, which runs with each of `kinds.KINDS`, but with an extension only where that
+has something to do.
 """
 
 from __future__ import annotations
 
 import pytest
 from clients.foreign import OK
-from clients.kinds import KINDS, every_client
+from clients.kinds import KINDS, every_client, every_plain_client
 from clients.publisher import AWKWARD, publish
 from clients.recovery import is_heard_again
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), every_client]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATTERNS = {
     "exact": ("/one/room", ["/one/room"], ["/one", "/one/room/too", "/one/rooms"]),
@@ -25,6 +26,7 @@ VALUES = ["text", AWKWARD, "", 0, -1.5e-3, False, True, None, [], {}, 2**53 - 1,
 """Data can be any JSON value, also those that are false or empty in JavaScript."""
 
 
+@every_client
 async def test_handshake(kind, site):
     """A24, A31, A37, B17, B18: each client gets a session, its transport, and the extensions that it asks for."""
     server = await site.serve()
@@ -37,6 +39,7 @@ async def test_handshake(kind, site):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
+@every_plain_client
 async def test_subscribe(kind, pattern, site):
     """A17, A44: a subscription gets the events of channels that its pattern matches, and no others."""
     server = await site.serve()
@@ -47,6 +50,7 @@ async def test_subscribe(kind, pattern, site):
     await client.hears(*((channel, "named") for channel in named))
 
 
+@every_plain_client
 async def test_publish_with_reply(kind, site):
     """A47: a publish gets its reply, and a client without a subscription gets no event."""
     server = await site.serve()
@@ -58,6 +62,7 @@ async def test_publish_with_reply(kind, site):
     assert client.events == []
 
 
+@every_client
 async def test_receive(kind, site):
     """A49, A51: any JSON value arrives as it was sent, in order, from other clients and from the client itself."""
     server = await site.serve()
@@ -70,6 +75,7 @@ async def test_receive(kind, site):
     await client.hears(*(("/room", value) for value in VALUES + VALUES))
 
 
+@every_client
 async def test_two_tabs(kind, site):
     """A49, B9: two tabs of a browser, or two programs, both get the events of both, in one order."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})
@@ -82,6 +88,7 @@ async def test_two_tabs(kind, site):
         await client.hears(("/room", {"from": "one"}), ("/room", {"from": "other"}))
 
 
+@every_plain_client
 async def test_unsubscribe(kind, site):
     """A45, A55: an unsubscribed pattern brings no more events, other subscriptions do."""
     server = await site.serve()
@@ -96,6 +103,7 @@ async def test_unsubscribe(kind, site):
     await client.hears(("/left/room", 1), ("/kept", 3))
 
 
+@every_client
 async def test_restart_and_recovery(kind, site):
     """A38, B30, E33: a restarted server has no sessions; the client handshakes again by itself and gets events."""
     server = await site.serve()
@@ -112,6 +120,7 @@ async def test_restart_and_recovery(kind, site):
     await client.until(lambda: client.events[-1] == ("/room/b", "own"))
 
 
+@every_plain_client
 async def test_disconnect(kind, site):
     """A52: a disconnect ends the session and its held connect immediately."""
     server = await site.serve()

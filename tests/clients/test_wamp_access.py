@@ -23,6 +23,9 @@ AUTHENTICATED = [name for name in WAMP_KINDS if "batched" not in name and "page"
 every_client = wamp_clients(*AUTHENTICATED)
 """Without Wampy's page, which has no WAMP-CRA, and without batched kinds, which authenticate like the others."""
 
+every_library = wamp_clients("autobahn-python-json", "autobahn-js-cbor", "autobahn-js-polling", "wampy-msgpack")
+"""Each library once on each of its transports: a refusal has the same texts in all serializers."""
+
 
 def ada():
     """Users in the settings: ada, whose secret is `SECRET`."""
@@ -46,7 +49,7 @@ async def test_a_ticket(kind, site):
     assert (await client.publish("other", ["no"])).error == REFUSED
 
 
-@every_client
+@every_library
 async def test_a_wrong_ticket(kind, site):
     """W56: a wrong ticket is refused, and the client's program gets the error URI."""
     server = await site.serve(access=RULES, tokens=(Token("ada", "member", hash_of(new_token()), None),))
@@ -66,7 +69,7 @@ async def test_wampcra(kind, site):
     assert (await client.publish("room", ["mine"])).error is None
 
 
-@every_client
+@every_library
 @pytest.mark.parametrize("who", ["ada", "eve"])
 async def test_wampcra_refused(kind, who, site):
     """W56: a wrong secret and an unknown user are refused with the same words."""
@@ -75,7 +78,7 @@ async def test_wampcra_refused(kind, who, site):
     assert DENIED in (await client.join(authmethod="wampcra", authid=who, secret="wrong")).error
 
 
-@every_client
+@every_library
 async def test_nobody_in_particular(kind, site):
     """W55: without a method a client is anonymous, and has the rights of all clients only."""
     server = await site.serve(access=RULES, user=ada())
@@ -86,7 +89,7 @@ async def test_nobody_in_particular(kind, site):
     assert (await client.subscribe("elsewhere")).error == REFUSED
 
 
-@every_client
+@every_library
 async def test_a_method_that_nobody_can_do(kind, site):
     """W55: WAMP-CRA is refused by a server without users."""
     server = await site.serve(access=RULES)

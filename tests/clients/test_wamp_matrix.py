@@ -1,8 +1,8 @@
-"""Every WAMP client does every step of a session, in every serializer that it has (WD16).
+"""Every WAMP client does every step of a session, what carries values in every serializer that it has (WD16).
 
 Join, subscribe (exact, prefix, wildcard), publish with acknowledgement, receive, exclusion, disclosure, history by
-pages, meta calls, errors as the client shows them, unsubscribe, leave: a test for each, and each runs with each of
-`wamp_kinds.WAMP_KINDS`.
+pages, meta calls, errors as the client shows them, unsubscribe, leave: a test for each, which runs with each of
+`wamp_kinds.WAMP_KINDS`, or with each library where all that is sent are names and ids.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from base64 import b64encode
 
 import pytest
 from clients.publisher import AWKWARD
-from clients.wamp_kinds import WAMP_KINDS, every_wamp_client, join, start
+from clients.wamp_kinds import WAMP_KINDS, every_wamp_client, every_wamp_library, join, start
 from support import wamp
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), every_wamp_client]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 VALUES = ["text", AWKWARD, "", 0, -1.5, False, True, [], {}, 2**53 - 1, [[None]], {"deep": [{"a": [1, "b"]}]}]
 """Values that JavaScript and every serializer have."""
@@ -35,6 +35,7 @@ async def other(server):
     return await wamp.join(f"http://127.0.0.1:{server.port}")
 
 
+@every_wamp_client
 async def test_join(kind, site):
     """W6: a client without a method gets an anonymous session."""
     server = await site.serve()
@@ -45,6 +46,7 @@ async def test_join(kind, site):
     assert client.welcome["authmethod"] == "anonymous"
 
 
+@every_wamp_library
 async def test_a_realm_that_is_not_there(kind, site):
     """W5: an unknown realm is refused, and the client shows the reason."""
     server = await site.serve()
@@ -52,6 +54,7 @@ async def test_a_realm_that_is_not_there(kind, site):
     assert "no_such_realm" in (await client.join("nowhere")).error
 
 
+@every_wamp_client
 async def test_publish_and_receive(kind, site):
     """W24, W25: others' events arrive as they were sent; its own are acknowledged and arrive at others."""
     server = await site.serve()
@@ -73,6 +76,7 @@ async def test_publish_and_receive(kind, site):
             ]
 
 
+@every_wamp_client
 @pytest.mark.parametrize(
     "payload",
     [([1, "two"], {"three": [3]}), ([], {"only": "kwargs"}), (["only args"], {}), ([], {})],
@@ -95,6 +99,7 @@ async def test_shapes(kind, payload, site):
         assert (got_args or [], got_kwargs or {}) == payload
 
 
+@every_wamp_library
 async def test_publisher_exclusion(kind, site):
     """W26: the publisher does not get its own event, unless it sends exclude_me: false (which Wampy.js drops)."""
     server = await site.serve()
@@ -109,6 +114,7 @@ async def test_publisher_exclusion(kind, site):
     await client.hears((["theirs"], {}))
 
 
+@every_wamp_library
 @pytest.mark.parametrize("match", PATTERNS)
 async def test_patterns(kind, match, site):
     """W19, W29: a pattern brings the events of matching topics and no others, each with its topic."""
@@ -123,6 +129,7 @@ async def test_patterns(kind, match, site):
     assert [each.topic for each in heard] == named
 
 
+@every_wamp_client
 async def test_disclosure(kind, site):
     """W28: the publisher is disclosed only if it asks for that."""
     server = await site.serve()
@@ -139,6 +146,7 @@ async def test_disclosure(kind, site):
             assert (await stranger.receive())[3]["publisher"] == client.session
 
 
+@every_wamp_client
 async def test_excluding_and_choosing_by_session(kind, site):
     """W13, W27: session ids are beyond 32 bits, and JavaScript's binary encoders write those as floats."""
     server = await site.serve()
@@ -153,6 +161,7 @@ async def test_excluding_and_choosing_by_session(kind, site):
         assert await one.receive_all() == await two.receive_all() == []
 
 
+@every_wamp_client
 async def test_binary(kind, site):
     """W64: bytes arrive as bytes if the serializer has them, or else as the string that WAMP prescribes."""
     server = await site.serve()
@@ -170,6 +179,7 @@ async def test_binary(kind, site):
             assert (await stranger.receive())[4] == [theirs, 1]
 
 
+@every_wamp_library
 async def test_unsubscribe(kind, site):
     """W22: an ended subscription brings no more events, others do."""
     server = await site.serve()
@@ -183,6 +193,7 @@ async def test_unsubscribe(kind, site):
     await client.hears((["kept"], {}))
 
 
+@every_wamp_client
 async def test_meta_calls(kind, site):
     """W47: the meta API's procedures about sessions and subscriptions can be called by each client."""
     server = await site.serve()
@@ -214,6 +225,7 @@ async def test_meta_calls(kind, site):
     assert called["subscription.list_subscribers"] == [[client.session]]
 
 
+@every_wamp_library
 async def test_errors(kind, site):
     """W54: the client's program gets the URIs of refusals, and the session continues."""
     server = await site.serve()
@@ -228,6 +240,7 @@ async def test_errors(kind, site):
     assert (await client.call("wamp.session.count")).value.args == [1]
 
 
+@every_wamp_client
 async def test_history_by_pages(kind, site, tmp_path):
     """W38, W40: forwards and backwards with `limit` and the last id, every event is visited once and in order."""
     server = await site.serve(history={"enabled": True, "free_bytes": 0}, data_dir=str(tmp_path))
@@ -251,6 +264,7 @@ async def test_history_by_pages(kind, site, tmp_path):
         assert all(event["subscription"] == subscription and event["timestamp"].endswith("Z") for event in events)
 
 
+@every_wamp_library
 async def test_retained(kind, site):
     """W44: with `get_retained` the client gets the last retained event, marked as retained."""
     server = await site.serve()
@@ -266,6 +280,7 @@ async def test_retained(kind, site):
         assert not heard.retained
 
 
+@every_wamp_library
 async def test_leaving(kind, site):
     """W8: GOODBYE is answered, and other sessions get on_leave."""
     server = await site.serve()
@@ -279,6 +294,7 @@ async def test_leaving(kind, site):
         assert (await stranger.call("wamp.session.count"))[3] == [1]
 
 
+@every_wamp_library
 async def test_being_sent_away(kind, site):
     """W8, W47: the program of a killed session is notified, and the session no longer exists."""
     server = await site.serve()

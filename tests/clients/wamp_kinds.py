@@ -1,4 +1,7 @@
-"""The kinds of WAMP clients. A test marked with `every_wamp_client` runs once with each of them."""
+"""The kinds of WAMP clients. A test marked with `every_wamp_client` runs once with each of them.
+
+One marked with `every_wamp_library` runs with one of each library.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,10 @@ def wamp_clients(*names: str) -> pytest.MarkDecorator:
 
 
 every_wamp_client = wamp_clients(*WAMP_KINDS)
+every_wamp_library = wamp_clients(
+    "autobahn-python-cbor.batched", "autobahn-js-msgpack", "autobahn-js-polling", "wampy-cbor", "wampy-page-json"
+)
+"""Each library once on each of its transports: for steps in which the serializers have the same work as in others."""
 
 
 async def start(site: Site, kind: str, port: int) -> WampForeign:

@@ -80,12 +80,16 @@ async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
             stdin=DEVNULL,
             stderr=PIPE,
         )
-        async with asyncio.timeout(DEADLINE_S):
-            while not offsets(lake):
-                assert job.returncode is None
-                await asyncio.sleep(0.1)
-            os.killpg(workers[0], signal.SIGKILL)
-            assert len(offsets(lake)) < EVENTS, "it was killed too late to prove anything"
-            _, said = await job.communicate()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not offsets(lake):
+                    assert job.returncode is None
+                    await asyncio.sleep(0.1)
+                os.killpg(workers[0], signal.SIGKILL)
+                assert len(offsets(lake)) < EVENTS, "it was killed too late to prove anything"
+                _, said = await job.communicate()
+        finally:
+            if job.returncode is None:
+                job.terminate()
         assert job.returncode == 0, said.decode()
     assert sorted(offsets(lake)) == [*range(1, EVENTS + 1)]

@@ -6,14 +6,21 @@ that the Dockerfile names, and systemd for tests that boot the built image.
 It is built by the first test that needs it, or beforehand, into a folder that `TESTS_IMAGES` then names:
 
     PYTHONPATH=tests python -m support.image FOLDER
+
+What has been compiled for the image can be tested outside of it too. This copies the installed Halley from the image
+into an environment, or exits with 1 if the image is not there or its Python is of another version:
+
+    PYTHONPATH=tests python -m support.image FOLDER SITE_PACKAGES
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -133,14 +140,31 @@ def _run(*command: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def _main(folder: str) -> None:
+def _build(folder: str) -> int:
+    """Build the image, or say why that is not possible here, so that the tests will be skipped too."""
     try:
         need_builder()
     except pytest.skip.Exception as reason:
-        print(reason)  # so the tests will be skipped too
+        print(reason)
     else:
         Store(Path(folder)).build()
+    return 0
+
+
+def _copy(folder: str, site_packages: str) -> int:
+    """Copy Halley, as the image has it installed, into an environment; return the exit code."""
+    if not Path(folder).exists():
+        return 1
+    with Store(Path(folder)).container() as image:
+        (of_image,) = (image.root / "opt/halley/lib").glob("python3.*/site-packages")
+        (compiled,) = of_image.glob("halley__mypyc.*.so")
+        if not compiled.name.endswith(sysconfig.get_config_var("EXT_SUFFIX")):
+            return 1
+        shutil.copy2(compiled, site_packages)
+        for package in of_image.glob("halley*/"):
+            shutil.copytree(package, Path(site_packages, package.name))
+    return 0
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    sys.exit(_copy(*sys.argv[1:]) if len(sys.argv) > 2 else _build(*sys.argv[1:]))
