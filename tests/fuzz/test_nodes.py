@@ -40,6 +40,7 @@ from halley.cluster.requests import Unanswered
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import StreamLife
 from halley.cluster.values import ClusterValues
+from halley.history.rules import Rules
 from halley.history.stored import row_of
 from halley.nats import wire as wire_module
 from halley.nats.jetstream import Connection
@@ -302,18 +303,22 @@ class Asked(Connection):
 class Kept:
     """A history of one event."""
 
-    written = 1
-    starts = (1,)
+    head = start = 1
+    rules = Rules()
 
-    async def read(self, query):
+    def read(self, query):
         assert all(type(each) in (int, bool) for each in (query.first, query.last, query.limit, query.max_bytes))
         return pages.unpack(PAGE)[0]
 
-    async def some_rows(self, first, last):
-        return [], first
+    def rows(self, first, last):
+        return iter(())
 
-    async def erased(self, first, last):
+    def erased(self, first, last):
         return []
+
+
+async def at_once(work):
+    return work()
 
 
 @given(seed=SEEDS)
@@ -322,7 +327,7 @@ async def test_requests_to_a_keeper(no_waits, seed):
     choose = Random(seed)
     options = Cluster(node="a")
     nats = Asked(options)
-    keeper = Keeper(options, nats, Kept())
+    keeper = Keeper(options, nats, Kept(), at_once, None)
     wishes = (
         {"what": "read", "query": QUERY_SENT | {"last": 1}, "within_s": 5.0},
         {"what": "rows", "first": 1, "last": 2},

@@ -16,7 +16,7 @@ import orjson
 
 from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
-from halley.broker.ports import Erasure, Page, Query
+from halley.broker.ports import Erasure
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged, Healing
 from halley.cluster.continuity import Companions
@@ -40,15 +40,11 @@ _KNOWN_S = 4.0
 _ANNOUNCE_S = 3_600.0
 """How often a node says in the stream that it has a folder: one of the version before forgets it after a day."""
 
-_ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
-"""How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
-
 
 class KeeperStore:
     """The store of a node with a data folder (`ClusterHistory`).
 
-    It receives the outcomes of commits for the node's log (`folder_log.Erasing`), and has what the keeper answers from
-    (`keeper.KeeperStore`).
+    It receives the outcomes of commits for the node's log, and erases at all nodes (`folder_log.Erasing`).
     """
 
     def __init__(self, node: Node) -> None:
@@ -67,7 +63,7 @@ class KeeperStore:
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self.archive.history, self.erasures, self)
         self._reports.deliver_to(self)
-        self._keeper = Keeper(node.options, node.nats, self)
+        self._keeper = Keeper(node.options, node.nats, self.archive.history, self.archive.in_thread, self.state)
         began = node.applied.sequence
         self._repair = Repair(
             node.nats,
@@ -77,7 +73,7 @@ class KeeperStore:
             lambda: max(self.erasures.last, began),
         )
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
-            "kept": self._figures_for_fronts,
+            "kept": lambda: None if self.log.is_diverged else self._keeper.kept(),  # it is not what the stream has then
             "saved": lambda: self.saved_sequence,
         }
         self._began_at = self._announced_at = 0.0
@@ -170,23 +166,8 @@ class KeeperStore:
         """Save the state that was taken over with the rows."""
         await asyncio.to_thread(lambda: self.archive.history.restate(self.node.applied.values()))
 
-    # What the keeper answers (`keeper.KeeperStore`)
-
-    def _figures_for_fronts(self) -> dict[str, Any] | None:
-        """What fronts need to know of this keeper; None if what it has is not what the stream has."""
-        history = self.archive.history
-        if self.log.is_diverged:
-            return None
-        return {
-            "head": history.head,
-            "starts": self.starts,
-            "bytes": history.bytes,
-            "consumers": history.consumers.positions,
-            "takes": history.refusal is None,
-        }
-
     async def state(self) -> bytes:
-        """What is on disk, as other nodes ask for it; see `keeper.KeeperStore.state`."""
+        """What is on disk, for other nodes. Raises `HistoryUnavailable`, `TimeoutError`."""
         if self.log.is_diverged:
             raise Diverged
         if self.log.missed.figures is not None:  # the stream may not have what follows
@@ -208,40 +189,6 @@ class KeeperStore:
             "erased": min(erased, applied["sequence"]),
             "erasures": erasures,
         }
-
-    @property
-    def written(self) -> int:
-        """The last offset on disk; reads of later events by other nodes wait."""
-        return self.archive.history.head
-
-    @property
-    def starts(self) -> list[int]:
-        """The first offset on disk, and those of the rules."""
-        return [self.archive.start, *self.archive.history.rules.starts]
-
-    async def read(self, query: Query) -> Page:
-        """A page, as other nodes ask for it; see `keeper.KeeperStore.read`."""
-        return await self.archive.read(query)
-
-    async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """Stored rows, as other nodes ask for them; see `keeper.KeeperStore.some_rows`."""
-        history = self.archive.history
-
-        def read() -> tuple[list[Stored], int]:
-            found: list[Stored] = []
-            nbytes = 0
-            for rows in history.rows(first, last):
-                found += rows
-                nbytes += sum(len(row.payload or "") + _ROW_BYTES for row in rows)
-                if nbytes > _ROWS_BYTES:
-                    return found, found[-1].offset
-            return found, min(last, history.head)
-
-        return await self.archive.in_thread(read)
-
-    async def erased(self, first: int, last: int) -> list[int]:
-        """The offsets of erased events, as other nodes ask for them."""
-        return await self.archive.in_thread(lambda: self.archive.history.erased(first, last))
 
     # Erasing
 
