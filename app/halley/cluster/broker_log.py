@@ -64,6 +64,9 @@ class ClusterLog:
         self.frames_in = self.repeats = 0
         self._nats = nats = members.nats
         self._store = store
+        self.log_id = store.log_id  # this and the two below are of `ports.Log`, which the store is too
+        self.durability_of: Callable[[str], Durability] = store.durability_of
+        self.start_of: Callable[[Pattern], int] = store.start_of
         self._commits = commits
         self._flush = flush
         self._controlled = controlled
@@ -78,19 +81,6 @@ class ClusterLog:
         self._watching, self._healing = Tasks("cluster"), Tasks("cluster_healing")
 
     # broker.ports.Log
-
-    @property
-    def log_id(self) -> str:
-        """The id of the log, which all nodes share."""
-        return self._store.log_id
-
-    def durability_of(self, topic: str) -> Durability:
-        """Whether and when a topic's events are written."""
-        return self._store.durability_of(topic)
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on this node has every event that `pattern` matches."""
-        return self._store.start_of(pattern)
 
     @property
     def is_diverged(self) -> bool:

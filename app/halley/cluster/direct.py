@@ -16,7 +16,7 @@ from halley.broker.commits import Commits
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, SPACE
 from halley.cluster.bounds import fits
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Row, events_of, pack_all, row_of, unpack
+from halley.cluster.frames import BadFrame, Row, events_of, pack_all, row_of, unpack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -84,7 +84,7 @@ class DirectEvents:
     def _send(self) -> None:
         rows, self._rows = self._rows, []
         self._sent += len(rows)
-        for data in pack_all(self._run, rows, FRAME_BYTES):
+        for data in pack_all(self._run, rows):
             self._nats.publish(f"{self._subject}.{self._node}", data)
 
     def _received(self, message: Message) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -35,13 +35,6 @@ Answer = Callable[[str, Any], Any]
 
 UNFIT = (*WRONG, InvalidName)
 """What Python, and the broker, raise where a value is not what it should be."""
-
-
-class Answers(NamedTuple):
-    """The answers of other nodes, by name; `is_complete` says whether every node that is alive has answered in time."""
-
-    by_node: dict[str, Any]
-    is_complete: bool
 
 
 class Exchange:
@@ -74,14 +67,14 @@ class Exchange:
                 asyncio.get_running_loop().call_soon(self._send_news)
             self._news.append((kind, body))
 
-    async def ask(self, kind: str, body: Any, node: str | None = None) -> Answers:
+    async def ask(self, kind: str, body: Any, node: str | None = None) -> tuple[dict[str, Any], bool]:
         """Ask all other nodes that are alive, or the `node` of that name if it is.
 
-        Those that have not answered within a second are left out.
+        Returns the answers by node, without those that do not come within a second, and whether all have come.
         """
         missing = {member.name for member in self.members.others() if node in (None, member.name)}
         if not missing or self.nats.away_since is not None:
-            return Answers({}, is_complete=not missing)
+            return {}, not missing
         by_node: dict[str, Any] = {}
         self._last += 1
         asked, reply = question(self._node, kind, body, node), f"{self._replies}.{self._last}"
@@ -93,7 +86,7 @@ class Exchange:
                     if isinstance(name, str) and name in missing:
                         missing.remove(name)
                         by_node[name] = fields.get("body")
-        return Answers(by_node, is_complete=not missing)
+        return by_node, not missing
 
     def _send_news(self) -> None:
         news, self._news = self._news, []

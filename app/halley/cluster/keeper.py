@@ -10,9 +10,9 @@ A request is a JSON object whose `what` says what is asked:
     rows     the stored rows between the offsets `first` and `last`: some of them, and up to which offset those are all
     erased   the offsets of erased events between `first` and `last`
 
-Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
-says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
-in its heartbeat (`members.py`), as `kept` (`keeper_client.LivingKeeper`).
+The subjects are those of `subject_of_keeper`. Where a keeper settles events, it says on `subject_of_written` up to
+which offset it has them, after each commit. What other nodes need to know besides is in its heartbeat (`members.py`),
+as `kept` (`keeper_client.LivingKeeper`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,9 @@ _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 """How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
 
 
-def subject_of_keepers(space: str) -> str:
-    """The subject on which one of the keepers answers."""
-    return f"{space}.k"
-
-
-def subject_of_keeper(space: str, node: str) -> str:
-    """The subject on which that keeper answers."""
-    return f"{space}.k.{node}"
+def subject_of_keeper(space: str, node: str = "") -> str:
+    """The subject on which that keeper answers; without a `node` that on which one of them does."""
+    return f"{space}.k.{node}" if node else f"{space}.k"
 
 
 def subject_of_written(space: str, node: str) -> str:
@@ -89,7 +84,7 @@ class Keeper:
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks("keeper")
         nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
-        nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
+        nats.subscribe(subject_of_keeper(options.space), self._received, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; their senders ask another keeper."""

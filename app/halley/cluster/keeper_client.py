@@ -14,7 +14,7 @@ from halley.broker.names import Pattern
 from halley.broker.ports import Erasure, Page, Query, UnknownPublication
 from halley.cluster import pages
 from halley.cluster.frames import erasure_from_json
-from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
+from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_written
 from halley.cluster.members import MOST_NODES, SILENT_S, Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.rules import Rules
@@ -77,7 +77,7 @@ class KeeperRequests:
 
     def __init__(self, nats: Connection, space: str, node: str = "") -> None:
         self._nats, self._space = nats, space
-        self._subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
+        self._subject = subject_of_keeper(space, node)
 
     async def _ask(self, limit_s: float, what: str, **arguments: Any) -> bytes:
         return await ask(self._nats, self._space, self._subject, {"what": what, **arguments}, limit_s)
