@@ -20,7 +20,6 @@ from halley.cluster.frames import BadFrame, Row, events_of, pack_all, row_of, un
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What stays at this node: each informs its own clients about itself, and has its own services."""
@@ -32,15 +31,15 @@ class DirectEvents:
     `foreign` counts the messages that are not of this form, and `missed` the events that did not come here.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, commits: Commits, flush: Callable[[], None]) -> None:
+    def __init__(self, nats: Connection, commits: Commits, flush: Callable[[], None]) -> None:
         self.foreign = self.missed = 0
         self._sent = 0  # events, also those that could not be sent
         self._counts: dict[str, int] = {}  # of events that came, by run
         # by node: its run, and how many of its events did not come
         self._lacking: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        self._subject = f"{options.space}.c"
-        self._node = options.node
-        self._run = f"{options.node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
+        self._subject = f"{nats.space}.c"
+        self._node = nats.options.node
+        self._run = f"{self._node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
         self._nats = nats
         self._commits = commits
         self._flush = flush

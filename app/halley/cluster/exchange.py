@@ -22,9 +22,7 @@ from halley import telemetry
 from halley.broker.errors import InvalidName
 from halley.cluster.frames import WRONG
 from halley.cluster.members import Members
-from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, json_object
-from halley.settings import Cluster
 
 _ANSWER_S = 1.0
 _AT_ONCE = 100
@@ -43,15 +41,15 @@ class Exchange:
     `foreign` counts what has come that no node sends.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
-        """`nats` need not be connected yet."""
+    def __init__(self, members: Members) -> None:
+        """The connection need not be open yet."""
         self.foreign = 0
         self._answers: dict[str, Answer] = {}
-        self._node = options.node
-        self.nats = nats
+        self._node = members.node
+        self.nats = nats = members.nats
         self.members = members
-        self._subject = subject_of_questions(options.space)
-        self._replies = f"{options.space}.r.{secrets.token_hex(8)}"
+        self._subject = subject_of_questions(nats.space)
+        self._replies = f"{nats.space}.r.{secrets.token_hex(8)}"
         self._last = 0
         self._news: list[tuple[str, Any]] = []
         nats.subscribe(self._subject, self._received)

@@ -33,7 +33,6 @@ from halley.history.history import History
 from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0
@@ -59,7 +58,6 @@ class Keeper:
 
     def __init__(
         self,
-        options: Cluster,
         nats: Connection,
         history: History,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
@@ -70,7 +68,6 @@ class Keeper:
         `state` makes the answer to `state` (`keeper_client.KeeperState`); it raises `HistoryUnavailable` while it must
         not be used.
         """
-        self._options = options
         self._nats = nats
         self._history = history
         self._in_thread = in_thread
@@ -83,8 +80,8 @@ class Keeper:
         self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks("keeper")
-        nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
-        nats.subscribe(subject_of_keeper(options.space), self._received, queue="keepers")
+        nats.subscribe(subject_of_keeper(nats.space, nats.options.node), self._received)
+        nats.subscribe(subject_of_keeper(nats.space), self._received, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; their senders ask another keeper."""
@@ -158,10 +155,10 @@ class Keeper:
         """Note that more is on disk, and let fronts know if they wait for that."""
         self._more.set()
         self._more = asyncio.Event()
-        written = self._history.head
-        if self._options.settled_by == "keeper" and written > self._announced:
+        written, options = self._history.head, self._nats.options
+        if options.settled_by == "keeper" and written > self._announced:
             self._announced = written
-            self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
+            self._nats.publish(subject_of_written(options.space, options.node), b"%d" % written)
 
 
 def _offset(found: Any) -> int:

@@ -54,7 +54,7 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     Raises `CannotRecover` while nodes run, and for the stream of another log; `ApiError`, `AwayErrors`.
     """
     space = settings.cluster.space
-    running = await alive(nats, space)
+    running = await alive(nats)
     if running:
         raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
     last_us = 0

@@ -26,7 +26,7 @@ from halley.cluster.members import Members
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
-from halley.settings import Cluster, Settings
+from halley.settings import Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
 OTHER_LOG = "the stream is that of a log with another id"
@@ -234,11 +234,11 @@ class StreamLife:
     extent   what of it is known from then on
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied) -> None:
+    def __init__(self, members: Members, applied: Applied) -> None:
         """`look` has to be called once a second."""
         self.figures: dict[str, Any] | None = None
-        self._options = options
-        self._nats = nats
+        self._nats = members.nats
+        self._options = members.nats.options
         self._members = members
         self._applied = applied
         self._began_at = monotonic()

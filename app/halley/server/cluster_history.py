@@ -100,14 +100,14 @@ class ClusterHistory:
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
-        self._exchange = exchange = Exchange(options, node.nats, members)
+        self._exchange = exchange = Exchange(members)
         exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
         self._nt4: Nt4Home | None = None
         if others.nt4 is not None:
             self._nt4 = Nt4Home(others.nt4, node.settings, broker, exchange, node.flush)
         home_of_nt4 = None if self._nt4 is None else self._nt4.where
         self._stream = node.stream
-        self._status = ClusterStatus(options, node.nats, members, node.stream, applied, log.states, home_of_nt4)
+        self._status = ClusterStatus(members, node.stream, applied, log.states, home_of_nt4)
         others.join(exchange, members, self._status)
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ class FrontStore:
         self.node = node
         self._options = options = node.settings.history
         self._reports = CommitReports(node.broker, node.flush, options.commit_s)
-        self._keepers = KeeperClient(node.options, node.nats, node.members, rules, state)
+        self._keepers = KeeperClient(node.members, rules, state)
         self._front = Front(
             state,
             rules,

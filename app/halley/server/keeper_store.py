@@ -63,15 +63,9 @@ class KeeperStore:
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self.archive.history, self.erasures, self)
         self._reports.deliver_to(self)
-        self._keeper = Keeper(node.options, node.nats, self.archive.history, self.archive.in_thread, self.state)
+        self._keeper = Keeper(node.nats, self.archive.history, self.archive.in_thread, self.state)
         began = node.applied.sequence
-        self._repair = Repair(
-            node.nats,
-            node.members,
-            node.options.space,
-            self.archive.history,
-            lambda: max(self.erasures.last, began),
-        )
+        self._repair = Repair(node.members, self.archive.history, lambda: max(self.erasures.last, began))
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
             "kept": lambda: None if self.log.is_diverged else self._keeper.kept(),  # it is not what the stream has then
             "saved": lambda: self.saved_sequence,
@@ -225,7 +219,7 @@ class KeeperStore:
             async with asyncio.timeout(options.erase_s):
                 while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
                     await asyncio.sleep(LOOK_S)
-        await delete_frames(self.node.nats, options.space, erasure, sequence)
+        await delete_frames(self.node.nats, erasure, sequence)
         return erased
 
     async def _erase(self, due: Due) -> int:
