@@ -31,7 +31,7 @@ from halley.history.recent_keys import RecentKey, recent_keys
 from halley.history.recovery import Recovery
 from halley.history.retention import Retention
 from halley.history.rewriting import Salvaged
-from halley.history.rules import Rules
+from halley.history.rules import NEVER, Rules
 from halley.history.seals import Sealer
 from halley.history.segment_reader import SegmentGone, SegmentPool
 from halley.history.state import AT, Name
@@ -204,17 +204,17 @@ class History:
             self._pool.look_again(following)
         return following.last or 0
 
-    def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
-        """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
+    def purge(self, erasure: Erasure, on_progress: rewriting.Progress, last: int = NEVER) -> int:
+        """Erase the events up to the offset `last`, committed by now, that `erasure` concerns; returns how many.
 
-        Damaged events are erased and counted too (`rewriting.purge`).
+        Blocks. Damaged events are erased and counted too (`rewriting.purge`).
 
         Raises `PurgeUnderWay`, and `OSError` or `sqlite3.Error`; then some events are erased, and the call may be
         repeated.
         """
         with self.purging():
             self.roll()
-            return self.rewrite(rewriting.concerned_by(erasure), on_progress)
+            return self.rewrite(rewriting.concerned_by(erasure, last), on_progress)
 
     @contextmanager
     def purging(self) -> Iterator[None]:

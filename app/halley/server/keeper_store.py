@@ -27,8 +27,7 @@ from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.repair import Repair
 from halley.history.folder import FolderUnusable
-from halley.history.history import CannotPurge, History
-from halley.history.rewriting import concerned_by
+from halley.history.history import CannotPurge
 from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
 from halley.server.cluster_node import LOOK_S, Node
@@ -54,43 +53,38 @@ class KeeperStore:
         """
         self.node = node
         self.archive = FolderLog(node.settings, node.broker, node.flush, self)
+        self._history = self.archive.history
         try:
-            self._begin(self.archive.history)
+            self._begin()
         except (OSError, sqlite3.Error, CannotPurge) as error:
-            self.archive.history.close()
+            self._history.close()
             raise FolderUnusable(f"{self.archive.folder} cannot be used as data folder: {error}") from error
         self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self.archive.history, self.erasures, self)
+        self.log = node.log_of(self._history, self.erasures, self)
         self._reports.deliver_to(self)
-        self._keeper = Keeper(node.nats, self.archive.history, self.archive.in_thread, self.state)
+        self._keeper = Keeper(node.nats, self._history, self.archive.in_thread, self.state)
         began = node.applied.sequence
-        self._repair = Repair(node.members, self.archive.history, lambda: max(self.erasures.last, began))
+        self._repair = Repair(node.members, self._history, lambda: max(self.erasures.last, began))
+        self.healers = self.log.missed, self._repair
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
             "kept": lambda: None if self.log.is_diverged else self._keeper.kept(),  # it is not what the stream has then
-            "saved": lambda: self.saved_sequence,
+            "saved": lambda: self._history.state.sequence,
         }
         self._began_at = self._announced_at = 0.0
-        self._companions = Companions(self.archive.folder, node.options, node.applied, node.members, self.log.sender)
+        self._companions = Companions(self.archive.folder, node.applied, node.members, self.log.sender)
 
-    def _begin(self, history: History) -> None:
+    def _begin(self) -> None:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
-        history.restate(self.node.applied.values())
+        self._history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
-        for sequence, erasure, last in due_erasures(history.state.named()):
-            with history.purging():
-                history.roll()
-                history.rewrite(concerned_by(erasure, last), lambda *_: None)
+        for sequence, erasure, last in due_erasures(self._history.state.named()):
+            self._history.purge(erasure, lambda *_: None, last)
             self._forget(sequence)
 
     def _forget(self, sequence: int) -> None:
         """Save that the erasure with that sequence is done."""
-        self.archive.history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
-
-    @property
-    def saved_sequence(self) -> int:
-        """The last message of the stream whose events and state are on disk here."""
-        return self.archive.history.state.sequence
+        self._history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -124,16 +118,6 @@ class KeeperStore:
         """Pass on to the node's log what could not be written."""
         self.log.writer.refused(group, refusal, now)
 
-    @property
-    def healing(self) -> dict[str, Any] | None:
-        """What is to be repaired in the folder; see `Repair.figures`."""
-        return self._repair.figures
-
-    @property
-    def healed(self) -> int:
-        """How many events have been repaired in the folder."""
-        return self._repair.events
-
     def look(self, now: float) -> None:
         """Do what is due of the log, and announce that this node keeps it."""
         self.archive.look(now)
@@ -148,17 +132,17 @@ class KeeperStore:
 
     async def take_over(self, rows: list[Stored], reached: int) -> None:
         """Write the rows of another keeper, and inform fronts."""
-        await asyncio.to_thread(self.archive.history.copy, rows, reached)
+        await asyncio.to_thread(self._history.copy, rows, reached)
         self._keeper.wrote()
 
     async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
         """Erase from the folder, and from memory, what is erased at another keeper."""
-        await erase_like(keeper, self.archive.history, state.first, last)
+        await erase_like(keeper, self._history, state.first, last)
         await self.node.forget(state)
 
     async def save(self) -> None:
         """Save the state that was taken over with the rows."""
-        await asyncio.to_thread(lambda: self.archive.history.restate(self.node.applied.values()))
+        await asyncio.to_thread(lambda: self._history.restate(self.node.applied.values()))
 
     async def state(self) -> bytes:
         """What is on disk, for other nodes. Raises `HistoryUnavailable`, `TimeoutError`."""
@@ -166,7 +150,7 @@ class KeeperStore:
             raise Diverged
         if self.log.missed.figures is not None:  # the stream may not have what follows
             raise Healing
-        values, erased = self.archive.history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
+        values, erased = self._history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
         erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
         return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
 
@@ -177,7 +161,7 @@ class KeeperStore:
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
-            "publication_key": str(self.archive.history.publication_key),
+            "publication_key": str(self._history.publication_key),
             "first": self.archive.start,
             "applied": applied,
             "erased": min(erased, applied["sequence"]),
@@ -225,7 +209,7 @@ class KeeperStore:
     async def _erase(self, due: Due) -> int:
         """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
-        while self.saved_sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
+        while self._history.state.sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
             await asyncio.sleep(LOOK_S)
         erased = await self.archive.erase(due.erasure, due.report, due.last)
         self._forget(due.sequence)
