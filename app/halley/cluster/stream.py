@@ -243,8 +243,7 @@ class StreamLife:
         self._applied = applied
         self._began_at = monotonic()
         self.extent = Extent(0, 0, 0, 0)
-        self._reported: dict[str, tuple[int | None, float]] = {}  # what each keeper has saved, and when it said so
-        self._there: frozenset[str] = frozenset()  # the keepers that can write
+        self._reported: dict[str, tuple[int | None, float]] = {}  # what each had saved when it could write, and when
         self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
         self._left_behind: frozenset[str] = frozenset()
         self._looked_at = self._trimmed_at = self._began_at
@@ -260,9 +259,10 @@ class StreamLife:
 
         def standing(name: str) -> Standing:
             saved, reported_at = self._reported.get(name, (None, self._began_at))
-            return Standing(saved, 0.0 if name in self._there else self._looked_at - reported_at)
+            return Standing(saved, self._looked_at - reported_at)
 
-        return {name: standing(name) for name in sorted({*self._applied.keepers, *self._there})}
+        there = [name for name, (_, reported_at) in self._reported.items() if reported_at == self._looked_at]
+        return {name: standing(name) for name in sorted({*self._applied.keepers, *there})}
 
     def standings(self) -> list[dict[str, Any]]:
         """The keepers as JSON values; one that `is_left_behind` has to copy from another one when it is back."""
@@ -301,7 +301,6 @@ class StreamLife:
                 case {"kept": {"takes": True}}:
                     saved = each.heartbeat.get("saved")
                     found[each.name] = saved if isinstance(saved, int) else None  # an older version does not say so
-        self._there = frozenset(found)
         self._reported |= {name: (saved, now) for name, saved in found.items()}
         known = {*found, *self._applied.keepers}
         self._reported = {name: report for name, report in self._reported.items() if name in known}
@@ -332,6 +331,6 @@ class StreamLife:
 
     def _is_due(self, now: float) -> bool:
         """Whether it is this node that trims the stream, and time for it. If two do so at once, no harm is done."""
-        first = min((name for name in self._there if self._reported[name][0] is not None), default="")
+        first = next((name for name, each in self.keepers().items() if not each.away_s and each.saved is not None), "")
         every_s = min(_TRIM_S, self._options.stream_keep_s / _TRIMS)
         return first == self._members.node and (self.is_filling or now - self._trimmed_at >= every_s)
