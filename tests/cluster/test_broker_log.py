@@ -56,6 +56,9 @@ class Disk:
     def durability_of(self, topic):
         return Durability.NONE if topic == "none" else Durability.DURABLE
 
+    def start_of(self, _pattern):
+        return 1
+
     def append(self, entry):
         if self.refusal is not None:
             raise self.refusal
@@ -80,7 +83,7 @@ def log_of(broker, store, **more):
 def log_with(options, applied, broker, store):
     """The log of a node with these settings, which has applied so much."""
     nats = Connection(options)
-    return ClusterLog(options, Members(options, nats, 0.0), store, broker.commits, applied, lambda: None, None)
+    return ClusterLog(Members(nats, 0.0), store, broker.commits, applied, lambda: None, None)
 
 
 @pytest.fixture
@@ -585,7 +588,7 @@ STATE = KeeperState("k", "log", new_key(), 1, {"offset": 0}, 0)
 def keepers():
     options = Cluster(node="a")
     nats = Connection(options)
-    return KeeperClient(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
+    return KeeperClient(Members(nats, 0.0), Rules([], []), STATE)
 
 
 @pytest.fixture

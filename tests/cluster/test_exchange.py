@@ -33,10 +33,10 @@ def exchange():
     """The exchange of node a, which knows b and c, and answers with what it is asked."""
     options = Cluster(node="a")
     nats = Nats(options)
-    members = Members(options, nats, 0.0)
+    members = Members(nats, 0.0)
     for name in ("b", "c"):
         members.receive(json.dumps({"node": name, "id": id_of(name)}).encode(), 0.0)
-    made = Exchange(options, nats, members)
+    made = Exchange(members)
     made.answer("echo", lambda node, body: [node, body])
     return made, nats
 

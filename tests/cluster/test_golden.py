@@ -77,7 +77,7 @@ def test_what_is_made_of_frames_and_saved():
 def test_heartbeats():
     """What other nodes send once a second, with what a later version may add."""
     options = Cluster(node="n2")
-    members = Members(options, Connection(options), 0.0)
+    members = Members(Connection(options), 0.0)
     told = orjson.loads(HEARTBEAT)
     told["later"], told["kept"]["later"] = {"a": 1}, [1]
     members.receive(orjson.dumps(told), 10.0)
@@ -138,7 +138,7 @@ def test_the_description_of_the_stream():
 
 def test_the_head_of_a_request_that_is_passed_on():
     options = Cluster(node="n2")
-    members = Members(options, Connection(options), 0.0)
+    members = Members(Connection(options), 0.0)
     members.receive(HEARTBEAT, 10.0)
     (member,) = members.others()
     head = Head("POST", "/bayeux", b"", {b"content-type": b"application/json"}, "10.0.0.7", "https")

@@ -26,7 +26,7 @@ def made(node, began_at=0.0):
     options = Cluster(node=node)
     connection = Connection(options)
     connection.away_since = None
-    return Members(options, connection, began_at, SESSIONS_S)
+    return Members(connection, began_at, SESSIONS_S)
 
 
 def beat(node, **fields):
@@ -142,10 +142,10 @@ def test_a_session_of_an_unknown_node_may_be_that_of_one_which_fell_silent_befor
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
     monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
-    assert await alive(members.nats, "halley") == {}
+    assert await alive(members.nats) == {}
     members.nats.away_since = 10.0
     with pytest.raises(ConnectionError):
-        await alive(members.nats, "halley")
+        await alive(members.nats)
 
 
 def test_a_node_that_stood_still_forgets_no_other_at_once(members):

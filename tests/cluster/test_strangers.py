@@ -95,7 +95,7 @@ async def test_a_node_outlives_whatever_is_sent_to_it(tmp_path):
 def test_more_news_than_a_node_sends_at_once_are_dropped():
     """A stranger's message could ask for a hundred thousand answers."""
     nats = Connection(Cluster(node="a"))
-    exchange = Exchange(Cluster(node="a"), nats, Members(Cluster(node="a"), nats, 0.0))
+    exchange = Exchange(Members(nats, 0.0))
     heard = []
     exchange.answer("x", lambda node, body: heard.append(body))
     for count in (100, 101):

@@ -116,8 +116,8 @@ class Life:
         self.applied.stream = described["stream"]
         for sequence, name in enumerate(keepers, 1):
             self.applied.apply(sequence, 1, unpack(pack(f"{name}-1", 1, [], KeeperAnnouncement(name))))
-        self.members = Members(self.options, self.nats, 0.0)
-        self.life = StreamLife(self.options, self.nats, self.members, self.applied)
+        self.members = Members(self.nats, 0.0)
+        self.life = StreamLife(self.members, self.applied)
         self.now = float(math.ceil(self.life._began_at))
         self.of(0)
 

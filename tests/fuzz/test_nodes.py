@@ -40,6 +40,7 @@ from halley.cluster.requests import Unanswered
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import StreamLife
 from halley.cluster.values import ClusterValues
+from halley.history.rules import Rules
 from halley.history.stored import row_of
 from halley.nats import wire as wire_module
 from halley.nats.jetstream import Connection
@@ -178,7 +179,7 @@ async def test_messages_of_the_stream(seed):
     broker = Broker(Limits(), History())
     options = Cluster(node="a", front=choose.random() < 0.5)
     nats, applied = Asked(options), Applied(100, 10**9)
-    log = ClusterLog(options, Members(options, nats, 0.0), Disk(), broker.commits, applied, lambda: None, None)
+    log = ClusterLog(Members(nats, 0.0), Disk(), broker.commits, applied, lambda: None, None)
     log._nats.away_since, log.sender._is_running = None, True
     broker.commits.begin(log, 0, log.direct.share)
     with capture_logs() as logged:
@@ -220,14 +221,14 @@ async def test_news_and_facts_of_other_nodes(seed):
     choose = Random(seed)
     options = Cluster(node="a")
     nats = Asked(options)
-    members = Members(options, nats, 0.0)
-    exchange = Exchange(options, nats, members)
+    members = Members(nats, 0.0)
+    exchange = Exchange(members)
     broker = Broker(Limits(), History())
-    values = ClusterValues(options, exchange, broker, Nothing(), lambda: None)
+    values = ClusterValues(exchange, broker, Nothing(), lambda: None)
     values._is_stale, values._term, values._changes = False, 7, 0
     applied = Applied(10, 10**9)
-    stream = StreamLife(options, nats, members, applied)
-    status = ClusterStatus(options, nats, members, stream, applied, StateHistory(), lambda: None)
+    stream = StreamLife(members, applied)
+    status = ClusterStatus(members, stream, applied, StateHistory(), lambda: None)
     beat = json.loads(HEARTBEAT) | {"nt4": [7, 0, 1.5]}
     with capture_logs() as logged:
         for number in range(TIMES):
@@ -245,7 +246,7 @@ async def test_news_and_facts_of_other_nodes(seed):
 def test_facts_of_other_nodes(seed):
     choose = Random(seed)
     options = Cluster(node="a")
-    members = Members(options, Connection(options), 0.0)
+    members = Members(Connection(options), 0.0)
     for number in range(TIMES):
         members.receive(
             inputs.text_of(choose, inputs.spoiled(choose, json.loads(HEARTBEAT), choose.choice((1, 2, 3)))), number
@@ -302,18 +303,22 @@ class Asked(Connection):
 class Kept:
     """A history of one event."""
 
-    written = 1
-    starts = (1,)
+    head = start = 1
+    rules = Rules()
 
-    async def read(self, query):
+    def read(self, query):
         assert all(type(each) in (int, bool) for each in (query.first, query.last, query.limit, query.max_bytes))
         return pages.unpack(PAGE)[0]
 
-    async def some_rows(self, first, last):
-        return [], first
+    def rows(self, first, last):
+        return iter(())
 
-    async def erased(self, first, last):
+    def erased(self, first, last):
         return []
+
+
+async def at_once(work):
+    return work()
 
 
 @given(seed=SEEDS)
@@ -322,7 +327,7 @@ async def test_requests_to_a_keeper(no_waits, seed):
     choose = Random(seed)
     options = Cluster(node="a")
     nats = Asked(options)
-    keeper = Keeper(options, nats, Kept())
+    keeper = Keeper(nats, Kept(), at_once, None)
     wishes = (
         {"what": "read", "query": QUERY_SENT | {"last": 1}, "within_s": 5.0},
         {"what": "rows", "first": 1, "last": 2},

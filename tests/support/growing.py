@@ -421,7 +421,7 @@ def noted(bound: int) -> Growing:
 
 def members(bound: int) -> Growing:
     """The other nodes that are alive."""
-    known = Members(Cluster(node="n"), SimpleNamespace(away_since=None), NOW)  # type: ignore[arg-type]
+    known = Members(SimpleNamespace(away_since=None, options=Cluster(node="n")), NOW)  # type: ignore[arg-type]
 
     def add(number: int) -> None:
         message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}

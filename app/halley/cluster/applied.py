@@ -62,14 +62,6 @@ class First(NamedTuple):
     """The clock by which keys age, as it was then."""
 
 
-class UsedKey(NamedTuple):
-    """An idempotency key, the authid of its publisher, and the event for which it was used."""
-
-    authid: str | None
-    key: str
-    first: First
-
-
 class Numbered(NamedTuple):
     """An event of a frame that counts: its offset and time, or the event that used its key before it."""
 
@@ -105,11 +97,16 @@ class Applied:
         self._after = 0  # the sequence before the last message
         self._changed: dict[Name, Any] = {}  # by it
 
-    def begin(self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[UsedKey]) -> None:
-        """Begin with an empty stream behind a history that ends with `offset`; `keys` are its newest, oldest first."""
+    def begin(
+        self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[tuple[tuple[str | None, str], First]]
+    ) -> None:
+        """Begin with an empty stream behind a history that ends with `offset`.
+
+        `keys` are its newest idempotency keys, oldest first: the authid of the publisher, the key, and its event.
+        """
         self.stream, self.offset, self.lead = stream, offset, lead
         self.time_us = self.clock_us = time_us
-        self._keys = OrderedDict(((each.authid, each.key), each.first) for each in keys)
+        self._keys = OrderedDict(keys)
 
     def number_of(self, run: str) -> int:
         """The number of the last frame that counted of that run; 0 for an unknown one."""

@@ -33,7 +33,6 @@ from halley.cluster.store import Store, StoreWriter
 from halley.cluster.stream_reader import StreamReader
 from halley.cluster.tasks import Tasks
 from halley.nats.stream_position import Position
-from halley.settings import Cluster
 
 _RETRY_S, _LOOK_S = 0.3, 0.1
 
@@ -46,7 +45,6 @@ class ClusterLog:
 
     def __init__(
         self,
-        options: Cluster,
         members: Members,
         store: Store,
         commits: Commits,
@@ -64,33 +62,23 @@ class ClusterLog:
         self.frames_in = self.repeats = 0
         self._nats = nats = members.nats
         self._store = store
+        self.log_id = store.log_id  # this and the two below are of `ports.Log`, which the store is too
+        self.durability_of: Callable[[str], Durability] = store.durability_of
+        self.start_of: Callable[[Pattern], int] = store.start_of
         self._commits = commits
         self._flush = flush
         self._controlled = controlled
-        self._arrivals = Arrivals(applied, store.publication_key, is_front=options.front)
+        self._arrivals = Arrivals(applied, store.publication_key, is_front=nats.options.front)
         self.availability = Availability(nats)
-        self.sender = Sender(options, nats, self.availability, commits.options.inbox_bytes)
+        self.sender = Sender(nats, self.availability, commits.options.inbox_bytes)
         self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
         self.writer = StoreWriter(store, commits, self.availability, self._arrivals.first_topics)
-        self.direct = DirectEvents(options, nats, commits, flush)
-        self.missed = Missed(options, members, applied, store, taker, commits, self.sender, flush)
-        self._version = FrameVersion(applied, options.node)
+        self.direct = DirectEvents(nats, commits, flush)
+        self.missed = Missed(members, applied, store, taker, commits, self.sender, flush)
+        self._version = FrameVersion(applied, members.node)
         self._watching, self._healing = Tasks("cluster"), Tasks("cluster_healing")
 
     # broker.ports.Log
-
-    @property
-    def log_id(self) -> str:
-        """The id of the log, which all nodes share."""
-        return self._store.log_id
-
-    def durability_of(self, topic: str) -> Durability:
-        """Whether and when a topic's events are written."""
-        return self._store.durability_of(topic)
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on this node has every event that `pattern` matches."""
-        return self._store.start_of(pattern)
 
     @property
     def is_diverged(self) -> bool:

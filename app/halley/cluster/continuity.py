@@ -45,7 +45,7 @@ from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
 from halley.nats.wire import Message, json_object
-from halley.settings import Cluster, Settings
+from halley.settings import Settings
 
 _ANNOUNCE_S, _LOOK_S = 0.3, 0.1
 _BEAT_S = 1.2
@@ -191,14 +191,14 @@ class Continuity:
 class Companions:
     """Which keepers are in service together with this one, in its folder. For the event loop."""
 
-    def __init__(self, folder: Path, options: Cluster, applied: Applied, members: Members, sender: Sender) -> None:
+    def __init__(self, folder: Path, applied: Applied, members: Members, sender: Sender) -> None:
         """`applied` has the id of the stream."""
         self._folder = folder
-        self._node = options.node
+        self._node = members.node
         self._stream = applied.stream
         self._members = members
         self._sender = sender
-        self._saved = companions(folder, options.node, applied.stream)
+        self._saved = companions(folder, members.node, applied.stream)
         self._tasks = Tasks("cluster_companions")
 
     def look(self, now: float) -> None:

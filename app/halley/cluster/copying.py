@@ -98,7 +98,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
     copy = await asyncio.to_thread(Copy, settings, folder)
     began_at, head = monotonic(), copy.history.head
     try:
-        while why := await _why_not_filled(nats, settings, copy, applied, needed):
+        while why := await _why_not_filled(nats, copy, applied, needed):
             if copy.history.head != head:
                 began_at, head = monotonic(), copy.history.head
             if monotonic() - began_at > settings.cluster.join_s:
@@ -108,15 +108,15 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
         await asyncio.to_thread(copy.history.close)
 
 
-async def _why_not_filled(nats: Connection, settings: Settings, copy: Copy, applied: Applied, needed: int) -> str:
+async def _why_not_filled(nats: Connection, copy: Copy, applied: Applied, needed: int) -> str:
     """Fill a folder from a keeper; returns why that is not possible now, "" if it is done. Raises `CannotJoin`."""
     try:
-        state = await KeeperRequests(nats, settings.cluster.space).state(ANSWER_S)
+        state = await KeeperRequests(nats).state(ANSWER_S)
         last = usable(state, copy.history.log_id, applied.stream, needed).offset
         if last < copy.history.head:
             head = copy.history.head
             return f"it has events up to position {head}, and the cluster up to {last}; see halley cluster recover"
-        await _fill(KeeperRequests(nats, settings.cluster.space, state.node), copy, state, last)
+        await _fill(KeeperRequests(nats, state.node), copy, state, last)
         applied.restore(state.applied)
         await asyncio.to_thread(copy.save, applied)
     except NobodyAnswers:

@@ -16,11 +16,10 @@ from halley.broker.commits import Commits
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, SPACE
 from halley.cluster.bounds import fits
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Row, events_of, pack_all, row_of, unpack
+from halley.cluster.frames import BadFrame, Row, events_of, pack_all, row_of, unpack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What stays at this node: each informs its own clients about itself, and has its own services."""
@@ -32,15 +31,14 @@ class DirectEvents:
     `foreign` counts the messages that are not of this form, and `missed` the events that did not come here.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, commits: Commits, flush: Callable[[], None]) -> None:
+    def __init__(self, nats: Connection, commits: Commits, flush: Callable[[], None]) -> None:
         self.foreign = self.missed = 0
         self._sent = 0  # events, also those that could not be sent
-        self._counts: dict[str, int] = {}  # of events that came, by run
-        # by node: its run, and how many of its events did not come
-        self._lacking: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        self._subject = f"{options.space}.c"
-        self._node = options.node
-        self._run = f"{options.node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
+        # by run, the latest ones: how many of its events came, and how many did not
+        self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._subject = f"{nats.space}.c"
+        self._node = nats.options.node
+        self._run = f"{self._node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
         self._nats = nats
         self._commits = commits
         self._flush = flush
@@ -69,22 +67,17 @@ class DirectEvents:
         """Count what did not come of what another node has had; to be called with each of its heartbeats."""
         match member.heartbeat.get("unrecorded"):
             case [str(run), int(sent)]:
-                lacking = sent - self._counts.setdefault(run, 0)
-                known, least = self._lacking.pop(member.name, ("", 0))
-                if known == run:  # what this node lacked when that run was new to it was before its time
-                    self.missed += max(0, lacking - least)
-                    lacking = max(lacking, least)
-                self._lacking[member.name] = run, lacking
-                if len(self._lacking) > MOST_NODES:
-                    self._lacking.popitem(last=False)
-                if len(self._counts) > len(self._lacking):
-                    runs = {each for each, _ in self._lacking.values()}
-                    self._counts = {each: count for each, count in self._counts.items() if each in runs}
+                came, least = self._runs.pop(run, (0, sent))  # what it had sent before this node knew it does not count
+                lacking = max(sent - came, least)
+                self.missed += lacking - least
+                self._runs[run] = came, lacking
+                if len(self._runs) > MOST_NODES:
+                    self._runs.popitem(last=False)
 
     def _send(self) -> None:
         rows, self._rows = self._rows, []
         self._sent += len(rows)
-        for data in pack_all(self._run, rows, FRAME_BYTES):
+        for data in pack_all(self._run, rows):
             self._nats.publish(f"{self._subject}.{self._node}", data)
 
     def _received(self, message: Message) -> None:
@@ -96,8 +89,9 @@ class DirectEvents:
         if frame.stamps is None:
             self.foreign += 1
         elif frame.run != self._run:
-            if frame.run in self._counts:
-                self._counts[frame.run] += frame.count
+            if frame.run in self._runs:
+                came, lacking = self._runs[frame.run]
+                self._runs[frame.run] = came + frame.count, lacking
             try:
                 self._commits.arrived(events_of(frame.rows), monotonic())
             finally:

@@ -92,7 +92,7 @@ class Erasures:
             due.erased.set_result(erased)
 
 
-async def delete_frames(nats: Connection, space: str, erasure: Erasure, last: int) -> None:
+async def delete_frames(nats: Connection, erasure: Erasure, last: int) -> None:
     """Delete the frames of the stream up to the sequence `last` that have events to be erased.
 
     Raises `ApiError`, `AwayErrors`; it may be repeated.
@@ -102,18 +102,18 @@ async def delete_frames(nats: Connection, space: str, erasure: Erasure, last: in
     async for message in nats.messages(max(first, 1), last):
         batch.append((position_of(message).sequence, message.data))
         if len(batch) == _AT_ONCE:
-            await _delete(nats, space, erasure, batch)
+            await _delete(nats, erasure, batch)
             batch = []
-    await _delete(nats, space, erasure, batch)
+    await _delete(nats, erasure, batch)
 
 
-async def _delete(nats: Connection, space: str, erasure: Erasure, batch: list[tuple[int, bytes]]) -> None:
+async def _delete(nats: Connection, erasure: Erasure, batch: list[tuple[int, bytes]]) -> None:
     def chosen() -> list[int]:
         return [sequence for sequence, data in batch if _has_some(data, erasure)]
 
     for sequence in await asyncio.to_thread(chosen):
         try:
-            await nats.ask(f"STREAM.MSG.DELETE.{space}", {"seq": sequence})
+            await nats.ask(f"STREAM.MSG.DELETE.{nats.space}", {"seq": sequence})
         except ApiError as error:
             if error.code != NO_MESSAGE:
                 raise

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -22,9 +22,7 @@ from halley import telemetry
 from halley.broker.errors import InvalidName
 from halley.cluster.frames import WRONG
 from halley.cluster.members import Members
-from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, json_object
-from halley.settings import Cluster
 
 _ANSWER_S = 1.0
 _AT_ONCE = 100
@@ -37,28 +35,21 @@ UNFIT = (*WRONG, InvalidName)
 """What Python, and the broker, raise where a value is not what it should be."""
 
 
-class Answers(NamedTuple):
-    """The answers of other nodes, by name; `is_complete` says whether every node that is alive has answered in time."""
-
-    by_node: dict[str, Any]
-    is_complete: bool
-
-
 class Exchange:
     """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop.
 
     `foreign` counts what has come that no node sends.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
-        """`nats` need not be connected yet."""
+    def __init__(self, members: Members) -> None:
+        """The connection need not be open yet."""
         self.foreign = 0
         self._answers: dict[str, Answer] = {}
-        self._node = options.node
-        self.nats = nats
+        self._node = members.node
+        self.nats = nats = members.nats
         self.members = members
-        self._subject = subject_of_questions(options.space)
-        self._replies = f"{options.space}.r.{secrets.token_hex(8)}"
+        self._subject = subject_of_questions(nats.space)
+        self._replies = f"{nats.space}.r.{secrets.token_hex(8)}"
         self._last = 0
         self._news: list[tuple[str, Any]] = []
         nats.subscribe(self._subject, self._received)
@@ -74,14 +65,14 @@ class Exchange:
                 asyncio.get_running_loop().call_soon(self._send_news)
             self._news.append((kind, body))
 
-    async def ask(self, kind: str, body: Any, node: str | None = None) -> Answers:
+    async def ask(self, kind: str, body: Any, node: str | None = None) -> tuple[dict[str, Any], bool]:
         """Ask all other nodes that are alive, or the `node` of that name if it is.
 
-        Those that have not answered within a second are left out.
+        Returns the answers by node, without those that do not come within a second, and whether all have come.
         """
         missing = {member.name for member in self.members.others() if node in (None, member.name)}
         if not missing or self.nats.away_since is not None:
-            return Answers({}, is_complete=not missing)
+            return {}, not missing
         by_node: dict[str, Any] = {}
         self._last += 1
         asked, reply = question(self._node, kind, body, node), f"{self._replies}.{self._last}"
@@ -93,7 +84,7 @@ class Exchange:
                     if isinstance(name, str) and name in missing:
                         missing.remove(name)
                         by_node[name] = fields.get("body")
-        return Answers(by_node, is_complete=not missing)
+        return by_node, not missing
 
     def _send_news(self) -> None:
         news, self._news = self._news, []

@@ -32,7 +32,7 @@ instead.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -136,28 +136,10 @@ class Frame:
     events that are recorded, without idempotency keys, and no values.
     """
 
-    __slots__ = (
-        "checksum",
-        "control",
-        "ends",
-        "is_plain",
-        "keys",
-        "kind_of",
-        "kinds",
-        "number",
-        "payloads",
-        "run",
-        "stamps",
-        "topic_of",
-        "topics",
-        "values",
-        "version",
-    )
-
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str, version: int = 1) -> None:
         """`columns` are those behind the version. Raises any of `WRONG` for wrong ones."""
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
-        # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
+        # A compiled attribute takes True for a number.
         if type(number) is not int or type(control) not in (dict, type(None)):
             raise TypeError
         (values,) = more or [{}]
@@ -174,7 +156,7 @@ class Frame:
         self.keys = {int(index): _key(key) for index, key in keys.items()}
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
-        self.control: Control | None = None if control is None else _control(**control)
+        self.control: Control | None = None if control is None else control_of(control)
         self.is_plain: bool = not (self.keys or self.values) and self.stamps is None and self.control is None
         _check(self)
 
@@ -238,15 +220,12 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     return whole + b"%08x" % crc32(whole)
 
 
-def pack_all(run: str, rows: Sequence[Row], most_bytes: int) -> Iterator[bytes]:
-    """Frames of events that are not recorded, of `most_bytes` at most, except for one event that takes more alone."""
-    data = pack(run, 0, rows)
-    if len(data) <= most_bytes or len(rows) == 1:
-        yield data
-    else:
-        half = len(rows) // 2
-        yield from pack_all(run, rows[:half], most_bytes)
-        yield from pack_all(run, rows[half:], most_bytes)
+def pack_all(run: str, rows: Sequence[Row]) -> list[bytes]:
+    """Frames of events that are not recorded, of `FRAME_BYTES` at most, except for one event that takes more alone."""
+    data, half = pack(run, 0, rows), len(rows) // 2
+    if len(data) <= FRAME_BYTES or not half:
+        return [data]
+    return pack_all(run, rows[:half]) + pack_all(run, rows[half:])
 
 
 def unpack(data: bytes) -> Frame:
@@ -323,15 +302,11 @@ def erasure_from_json(erase: Any) -> Erasure:
 
 def control_of(found: Mapping[str, Any]) -> Control | None:
     """The control that `control_to_json` made; None for one of a later version. Raises any of `WRONG`."""
-    return _control(**found)
-
-
-def _control(keeps: Any = None, erase: Any = None, forget: Any = None, **_unknown: Any) -> Control | None:
-    if keeps is not None:
-        return KeeperAnnouncement(_name(keeps))
-    if forget is not None:
-        return KeeperDismissal(_name(forget))
-    return None if erase is None else erasure_from_json(erase)
+    if (node := found.get("keeps")) is not None:
+        return KeeperAnnouncement(_name(node))
+    if (node := found.get("forget")) is not None:
+        return KeeperDismissal(_name(node))
+    return None if (erase := found.get("erase")) is None else erasure_from_json(erase)
 
 
 def _text(value: Any) -> str:

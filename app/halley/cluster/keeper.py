@@ -10,44 +10,42 @@ A request is a JSON object whose `what` says what is asked:
     rows     the stored rows between the offsets `first` and `last`: some of them, and up to which offset those are all
     erased   the offsets of erased events between `first` and `last`
 
-Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
-says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
-in its heartbeat (`members.py`), as `kept`.
+The subjects are those of `subject_of_keeper`. Where a keeper settles events, it says on `subject_of_written` up to
+which offset it has them, after each commit. What other nodes need to know besides is in its heartbeat (`members.py`),
+as `kept` (`keeper_client.LivingKeeper`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
-from halley.broker.ports import Page, Query, UnknownPublication
+from halley.broker.ports import Query, UnknownPublication
 from halley.cluster import pages
 from halley.cluster.requests import answer, refuse
 from halley.cluster.tasks import Tasks
+from halley.history.history import History
 from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0
 _MOST_REQUESTS = 1_000
 """Requests that are answered at a time; one more is refused, and its sender asks another keeper or later."""
 
-
-def subject_of_keepers(space: str) -> str:
-    """The subject on which one of the keepers answers."""
-    return f"{space}.k"
+_ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
+"""How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
 
 
-def subject_of_keeper(space: str, node: str) -> str:
-    """The subject on which that keeper answers."""
-    return f"{space}.k.{node}"
+def subject_of_keeper(space: str, node: str = "") -> str:
+    """The subject on which that keeper answers; without a `node` that on which one of them does."""
+    return f"{space}.k.{node}" if node else f"{space}.k"
 
 
 def subject_of_written(space: str, node: str) -> str:
@@ -55,40 +53,26 @@ def subject_of_written(space: str, node: str) -> str:
     return f"{space}.w.{node}"
 
 
-class KeeperStore(Protocol):
-    """The history of a node with a data folder, from which `Keeper` answers."""
-
-    @property
-    def written(self) -> int:
-        """The last offset on disk; a read of later events waits for `Keeper.wrote`."""
-
-    @property
-    def starts(self) -> list[int]:
-        """The first offset on disk, and those of the rules (`Rules.starts`)."""
-
-    async def read(self, query: Query) -> Page:
-        """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
-
-    async def state(self) -> bytes:
-        """The answer to `state`; see `keeper_client.KeeperState`. Raises `HistoryUnavailable`, `TimeoutError`."""
-
-    async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """The answer to `rows`. Raises `OSError`, `TimeoutError`."""
-
-    async def erased(self, first: int, last: int) -> list[int]:
-        """The answer to `erased`. Raises `OSError`, `TimeoutError`."""
-
-
 class Keeper:
     """Answers requests, each as a task of its own: one that takes long holds up no others."""
 
-    def __init__(self, options: Cluster, nats: Connection, store: KeeperStore) -> None:
-        """`nats` need not be connected yet."""
-        self._options = options
+    def __init__(
+        self,
+        nats: Connection,
+        history: History,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        state: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        """`nats` need not be connected yet. `in_thread` runs what blocks, and raises `TimeoutError` if it takes long.
+
+        `state` makes the answer to `state` (`keeper_client.KeeperState`); it raises `HistoryUnavailable` while it must
+        not be used.
+        """
         self._nats = nats
-        self._store = store
+        self._history = history
+        self._in_thread = in_thread
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
-            "state": lambda _: self._store.state(),
+            "state": lambda _: state(),
             "read": lambda request: self._read(pages.query_from_json(request["query"]), _seconds(request["within_s"])),
             "rows": lambda request: self._rows(_offset(request["first"]), _offset(request["last"])),
             "erased": lambda request: self._erased(_offset(request["first"]), _offset(request["last"])),
@@ -96,8 +80,8 @@ class Keeper:
         self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks("keeper")
-        nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
-        nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
+        nats.subscribe(subject_of_keeper(nats.space, nats.options.node), self._received)
+        nats.subscribe(subject_of_keeper(nats.space), self._received, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; their senders ask another keeper."""
@@ -129,30 +113,52 @@ class Keeper:
 
     async def _read(self, query: Query, within_s: float) -> bytes:
         async with asyncio.timeout(within_s):
-            await self._wrote(query.last)
-            page = await self._store.read(query)
-        return pages.pack(page, self._store.starts)
+            while self._history.head < query.last:
+                await self._more.wait()
+            page = await self._in_thread(lambda: self._history.read(query))
+        return pages.pack(page, self._starts)
 
     async def _rows(self, first: int, last: int) -> bytes:
-        rows, reached = await self._store.some_rows(first, last)
+        rows, reached = await self._in_thread(lambda: self._some_rows(first, last))
         return orjson.dumps([[tuple(row) for row in rows], reached])
 
-    async def _erased(self, first: int, last: int) -> bytes:
-        return orjson.dumps(await self._store.erased(first, last))
+    def _some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        found: list[Stored] = []
+        nbytes = 0
+        for rows in self._history.rows(first, last):
+            found += rows
+            nbytes += sum(len(row.payload or "") + _ROW_BYTES for row in rows)
+            if nbytes > _ROWS_BYTES:
+                return found, found[-1].offset
+        return found, min(last, self._history.head)
 
-    async def _wrote(self, offset: int) -> None:
-        """Wait until all up to an offset is on disk."""
-        while self._store.written < offset:
-            await self._more.wait()
+    async def _erased(self, first: int, last: int) -> bytes:
+        return orjson.dumps(await self._in_thread(lambda: self._history.erased(first, last)))
+
+    @property
+    def _starts(self) -> list[int]:
+        """The first offset on disk, and those of the rules."""
+        return [self._history.start, *self._history.rules.starts]
+
+    def kept(self) -> dict[str, Any]:
+        """What fronts need to know of this keeper."""
+        history = self._history
+        return {
+            "head": history.head,
+            "starts": self._starts,
+            "bytes": history.bytes,
+            "consumers": history.consumers.positions,
+            "takes": history.refusal is None,
+        }
 
     def wrote(self) -> None:
         """Note that more is on disk, and let fronts know if they wait for that."""
         self._more.set()
         self._more = asyncio.Event()
-        written = self._store.written
-        if self._options.settled_by == "keeper" and written > self._announced:
+        written, options = self._history.head, self._nats.options
+        if options.settled_by == "keeper" and written > self._announced:
             self._announced = written
-            self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
+            self._nats.publish(subject_of_written(options.space, options.node), b"%d" % written)
 
 
 def _offset(found: Any) -> int:

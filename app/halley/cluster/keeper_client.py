@@ -14,14 +14,13 @@ from halley.broker.names import Pattern
 from halley.broker.ports import Erasure, Page, Query, UnknownPublication
 from halley.cluster import pages
 from halley.cluster.frames import erasure_from_json
-from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
+from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_written
 from halley.cluster.members import MOST_NODES, SILENT_S, Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 _ROWS_S = 10.0
 _AGAIN_S, _LOOK_S = 0.1, 0.25
@@ -75,12 +74,11 @@ class KeeperRequests:
     Its methods raise `NobodyAnswers`, `Unanswered`, `TimeoutError`.
     """
 
-    def __init__(self, nats: Connection, space: str, node: str = "") -> None:
-        self._nats, self._space = nats, space
-        self._subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
+    def __init__(self, nats: Connection, node: str = "") -> None:
+        self._nats, self._subject = nats, subject_of_keeper(nats.space, node)
 
     async def _ask(self, limit_s: float, what: str, **arguments: Any) -> bytes:
-        return await ask(self._nats, self._space, self._subject, {"what": what, **arguments}, limit_s)
+        return await ask(self._nats, self._subject, {"what": what, **arguments}, limit_s)
 
     async def state(self, within_s: float) -> KeeperState:
         """How far the keeper has come, when all of that is on its disk."""
@@ -161,12 +159,11 @@ class KeeperClient:
               it never goes back: no reader may be given less than it was promised
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: KeeperState) -> None:
+    def __init__(self, members: Members, rules: Rules, state: KeeperState) -> None:
         """`state` is that with which the front began."""
         self.written: int = state.applied["offset"]
         self.start = state.first
-        self._options = options
-        self._nats = nats
+        self._nats = members.nats
         self._members = members
         self._rules = rules
         self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
@@ -184,13 +181,13 @@ class KeeperClient:
                     self.written = head
                     on_written()
 
-        self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
+        self._nats.subscribe(subject_of_written(self._nats.space, "*"), written)
 
     def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""
 
         def order(keeper: LivingKeeper) -> bytes:
-            return blake2b(f"{self._options.node} {keeper.name}".encode()).digest()
+            return blake2b(f"{self._members.node} {keeper.name}".encode()).digest()
 
         return sorted(filter(None, map(LivingKeeper.of, self._members.others())), key=order)
 
@@ -259,7 +256,7 @@ class KeeperClient:
 
     async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
         """A page of one keeper. Raises as `KeeperRequests.page` does, and `NobodyAnswers` if that keeper is gone."""
-        requests = KeeperRequests(self._nats, self._options.space, keeper.name)
+        requests = KeeperRequests(self._nats, keeper.name)
         asking = asyncio.create_task(requests.page(query, within_s))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:

@@ -39,7 +39,6 @@ from halley import telemetry
 from halley.cluster.tasks import Tasks
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, json_object
-from halley.settings import Cluster
 
 _BEAT_S, _LISTEN_S = 1.0, 2.5
 SILENT_S = 3.5
@@ -99,7 +98,7 @@ class Member:
         return self.silent_since < math.inf
 
 
-async def alive(nats: Connection, space: str) -> dict[str, dict[str, Any]]:
+async def alive(nats: Connection) -> dict[str, dict[str, Any]]:
     """The heartbeats of the nodes that are alive, by name, as they come within some seconds.
 
     Raises `ConnectionError`, one of `AwayErrors`, if NATS is away by then.
@@ -113,7 +112,7 @@ async def alive(nats: Connection, space: str) -> dict[str, dict[str, Any]]:
         elif fields and (name in found or len(found) < MOST_NODES):
             found[name] = fields
 
-    end = nats.subscribe(f"{space}.h.*", received)
+    end = nats.subscribe(f"{nats.space}.h.*", received)
     await asyncio.sleep(_LISTEN_S)
     end()
     if nats.away_since is not None:
@@ -124,11 +123,12 @@ async def alive(nats: Connection, space: str) -> dict[str, dict[str, Any]]:
 class Members:
     """The living nodes of a space, as far as their messages reach this one. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection, began_at: float, sessions_s: float = 0.0) -> None:
+    def __init__(self, nats: Connection, began_at: float, sessions_s: float = 0.0) -> None:
         """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`.
 
         `sessions_s`: for how long sessions live without a request, at most.
         """
+        options = nats.options
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
         self.heartbeat: dict[str, Field] = {}
         self.taken_by = ""

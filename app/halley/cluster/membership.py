@@ -78,7 +78,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
             async with asyncio.timeout(join_s):
                 while True:
                     with suppress(NobodyAnswers, Unanswered, TimeoutError):
-                        state, info = await KeeperRequests(nats, space).state(REQUEST_S), await nats.stream_info()
+                        state, info = await KeeperRequests(nats).state(REQUEST_S), await nats.stream_info()
                         if state.log_id == description_of(info)[LOG_ID]:
                             break
                     await asyncio.sleep(_AGAIN_S)

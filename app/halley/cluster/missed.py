@@ -34,7 +34,6 @@ from halley.cluster.sender import Sender
 from halley.cluster.store import Store
 from halley.history.history import CannotPurge
 from halley.history.stored import Stored, event_of, row_of
-from halley.settings import Cluster
 
 _AGAIN_S, _LONGEST_S = 0.3, 10.0
 _QUIET_S, _LOOK_S = 2.0, 0.02
@@ -65,7 +64,6 @@ class Missed:
 
     def __init__(
         self,
-        options: Cluster,
         members: Members,
         applied: Applied,
         store: Store,
@@ -77,7 +75,7 @@ class Missed:
         """`store` has the log, and `sender` the node's own frames; `flush` is called when events were delivered."""
         self.figures: dict[str, Any] | None = None
         self.events = 0
-        self._nats, self._members, self._space = members.nats, members, options.space
+        self._nats, self._members = members.nats, members
         self._applied = applied
         self._store, self._taker = store, taker
         self._commits = commits
@@ -122,8 +120,8 @@ class Missed:
         self, name: str, others: list[str], needed: int, own: _OwnEvents, figures: dict[str, Any]
     ) -> None:
         """Get it from the keeper `name`, and from the `others` what is missing there."""
-        keeper = KeeperRequests(self._nats, self._space, name)
-        more = [partial(_some, KeeperRequests(self._nats, self._space, each)) for each in others]
+        keeper = KeeperRequests(self._nats, name)
+        more = [partial(_some, KeeperRequests(self._nats, each)) for each in others]
         tail = self._commits.tail
         state = await keeper.state(ANSWER_S)
         found = usable(state, self._store.log_id, self._applied.stream, needed)

@@ -46,7 +46,7 @@ from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import STREAM_NOT_FOUND, WRONG_LAST, ApiError, Connection
 from halley.nats.wire import json_object
-from halley.settings import Cluster, Settings
+from halley.settings import Settings
 
 _SERVES = 0.8
 _RENEWALS, _LOOKS = 5, 10
@@ -121,9 +121,9 @@ class _Lease(NamedTuple):
 class Nt4Lease:
     """The lease, as one node sees it. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection, holder: Leaseholder) -> None:
+    def __init__(self, nats: Connection, holder: Leaseholder) -> None:
         """`nats` need not be connected yet."""
-        self._options = options
+        self._options = options = nats.options
         self._nats = nats
         self._holder = holder
         self._bucket = f"{options.space}-nt4"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
+from halley.cluster.applied import AnotherVersion, Applied, First
 from halley.cluster.copying import Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
@@ -54,7 +54,7 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     Raises `CannotRecover` while nodes run, and for the stream of another log; `ApiError`, `AwayErrors`.
     """
     space = settings.cluster.space
-    running = await alive(nats, space)
+    running = await alive(nats)
     if running:
         raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
     last_us = 0
@@ -151,7 +151,7 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     if made["stream"] != described["stream"]:
         raise CannotRecover(f"another one has made the stream {settings.cluster.space} at the same time")
     keys = (
-        UsedKey(each.authid, each.key, First(each.published.position, time_us, each.published.topic, time_us))
+        ((each.authid, each.key), First(each.published.position, time_us, each.published.topic, time_us))
         for each in history.recent_keys()
         for time_us in [max(0, found.last_us - int(each.age_s * 1_000_000))]
     )

@@ -27,7 +27,6 @@ from halley.history.damage import joined
 from halley.history.history import History
 from halley.history.rules import NEVER
 from halley.history.stored import Stored
-from halley.nats.jetstream import Connection
 
 _AGAIN_S, _LONGEST_S = 1.0, 300.0
 _SEGMENT_S = 30.0
@@ -43,13 +42,11 @@ class Repair:
     `figures` says what is to be repaired, for other nodes and the operator; it is None if nothing is.
     """
 
-    def __init__(
-        self, nats: Connection, members: Members, space: str, history: History, erased_to: Callable[[], int]
-    ) -> None:
+    def __init__(self, members: Members, history: History, erased_to: Callable[[], int]) -> None:
         """`erased_to` returns up to where in the stream this node has erased."""
         self.figures: dict[str, Any] | None = None
         self.events = 0
-        self._nats, self._members, self._space = nats, members, space
+        self._nats, self._members = members.nats, members
         self._history = history
         self._erased_to = erased_to
         self._tasks = Tasks("repair")
@@ -129,7 +126,7 @@ class Repair:
         self, loop: asyncio.AbstractEventLoop, keepers: list[str], first: int, last: int
     ) -> Iterator[list[Stored]]:
         """The rows between two offsets of all these keepers (`rewriting.Supply`); for another thread."""
-        pieces = copied([KeeperRequests(self._nats, self._space, name).rows for name in keepers], first, last)
+        pieces = copied([KeeperRequests(self._nats, name).rows for name in keepers], first, last)
 
         async def following() -> tuple[list[Stored], int] | None:
             return await anext(pieces, None)

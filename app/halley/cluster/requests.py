@@ -33,12 +33,12 @@ class Unanswered(Exception):
         self.word = word
 
 
-async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], within_s: float) -> bytes:
+async def ask(nats: Connection, subject: str, what: dict[str, Any], within_s: float) -> bytes:
     """The whole answer to a request, which is sent as JSON.
 
     Raises `NobodyAnswers`, `Unanswered`, and `TimeoutError` after `within_s` seconds, also while NATS is away.
     """
-    inbox = f"{space}.r.{secrets.token_hex(12)}"
+    inbox = f"{nats.space}.r.{secrets.token_hex(12)}"
     pieces: list[bytes] = []
     async with asyncio.timeout(within_s), nats.answers(subject, orjson.dumps(what), inbox) as following:
         kind = _MORE

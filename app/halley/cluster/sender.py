@@ -22,7 +22,6 @@ from halley.cluster.bounds import Unsendable, fits
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
 from halley.nats.jetstream import NO_ROOM, Connection, error_code
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
@@ -71,15 +70,15 @@ class Sender:
     `number` is that of the last one.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, availability: Availability, inbox_bytes: int) -> None:
+    def __init__(self, nats: Connection, availability: Availability, inbox_bytes: int) -> None:
         """Of recorded events `inbox_bytes` may be on their way."""
         self.frames = self.resent = 0
         self.run = ""
         self.version = 1
         """The version of its frames (`consistency.FrameVersion`)."""
-        self._node = options.node
-        self._subject = f"{options.space}.f.{options.node}"
-        self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
+        self._node = nats.options.node
+        self._subject = f"{nats.space}.f.{self._node}"
+        self._acks = f"{nats.space}.a.{secrets.token_hex(8)}"
         self._nats = nats
         self._availability = availability
         self._inbox_bytes = inbox_bytes

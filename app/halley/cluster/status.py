@@ -12,8 +12,6 @@ from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.members import Member, Members
 from halley.cluster.stream import StreamLife
 from halley.cluster.tasks import Tasks
-from halley.nats.jetstream import Connection
-from halley.settings import Cluster
 
 _LOOK_S = 1.0
 _PUBLISHED = (
@@ -41,8 +39,6 @@ class ClusterStatus:
 
     def __init__(
         self,
-        options: Cluster,
-        nats: Connection,
         members: Members,
         stream: StreamLife,
         applied: Applied,
@@ -52,8 +48,7 @@ class ClusterStatus:
         """Add to the heartbeat of this node."""
         self.behind = 0
         self._nt4 = nt4
-        self._options = options
-        self._nats = nats
+        self._nats = members.nats
         self._members = members
         self._applied = applied
         self._state = state
@@ -86,8 +81,8 @@ class ClusterStatus:
         nats = self._nats
         return {
             "node": self._members.node,
-            "space": self._options.space,
-            "settled_by": self._options.settled_by,
+            "space": nats.space,
+            "settled_by": nats.options.settled_by,
             "nodes": [
                 {"node": each.name, "id": each.id}
                 | {name: each.heartbeat[name] for name in _PUBLISHED if name in each.heartbeat}

@@ -26,7 +26,7 @@ from halley.cluster.members import Members
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
-from halley.settings import Cluster, Settings
+from halley.settings import Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
 OTHER_LOG = "the stream is that of a log with another id"
@@ -234,17 +234,16 @@ class StreamLife:
     extent   what of it is known from then on
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied) -> None:
+    def __init__(self, members: Members, applied: Applied) -> None:
         """`look` has to be called once a second."""
         self.figures: dict[str, Any] | None = None
-        self._options = options
-        self._nats = nats
+        self._nats = members.nats
+        self._options = members.nats.options
         self._members = members
         self._applied = applied
         self._began_at = monotonic()
         self.extent = Extent(0, 0, 0, 0)
-        self._reported: dict[str, tuple[int | None, float]] = {}  # what each keeper has saved, and when it said so
-        self._there: frozenset[str] = frozenset()  # the keepers that can write
+        self._reported: dict[str, tuple[int | None, float]] = {}  # what each had saved when it could write, and when
         self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
         self._left_behind: frozenset[str] = frozenset()
         self._looked_at = self._trimmed_at = self._began_at
@@ -260,9 +259,10 @@ class StreamLife:
 
         def standing(name: str) -> Standing:
             saved, reported_at = self._reported.get(name, (None, self._began_at))
-            return Standing(saved, 0.0 if name in self._there else self._looked_at - reported_at)
+            return Standing(saved, self._looked_at - reported_at)
 
-        return {name: standing(name) for name in sorted({*self._applied.keepers, *self._there})}
+        there = [name for name, (_, reported_at) in self._reported.items() if reported_at == self._looked_at]
+        return {name: standing(name) for name in sorted({*self._applied.keepers, *there})}
 
     def standings(self) -> list[dict[str, Any]]:
         """The keepers as JSON values; one that `is_left_behind` has to copy from another one when it is back."""
@@ -301,7 +301,6 @@ class StreamLife:
                 case {"kept": {"takes": True}}:
                     saved = each.heartbeat.get("saved")
                     found[each.name] = saved if isinstance(saved, int) else None  # an older version does not say so
-        self._there = frozenset(found)
         self._reported |= {name: (saved, now) for name, saved in found.items()}
         known = {*found, *self._applied.keepers}
         self._reported = {name: report for name, report in self._reported.items() if name in known}
@@ -332,6 +331,6 @@ class StreamLife:
 
     def _is_due(self, now: float) -> bool:
         """Whether it is this node that trims the stream, and time for it. If two do so at once, no harm is done."""
-        first = min((name for name in self._there if self._reported[name][0] is not None), default="")
+        first = next((name for name, each in self.keepers().items() if not each.away_s and each.saved is not None), "")
         every_s = min(_TRIM_S, self._options.stream_keep_s / _TRIMS)
         return first == self._members.node and (self.is_filling or now - self._trimmed_at >= every_s)

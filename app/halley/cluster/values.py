@@ -58,7 +58,6 @@ from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refu
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors, NobodyThere
 from halley.nats.wire import Message
-from halley.settings import Cluster
 
 NEWS = "nt4"
 _ALL = Pattern(Match.DESCENDANTS, "")
@@ -85,19 +84,16 @@ class ClusterValues:
     It is a `broker.ports.Holder` too. Its methods are for the event loop.
     """
 
-    def __init__(
-        self, options: Cluster, exchange: Exchange, broker: Broker, local: Local, flush: Callable[[], None]
-    ) -> None:
+    def __init__(self, exchange: Exchange, broker: Broker, local: Local, flush: Callable[[], None]) -> None:
         """`flush` is called in each turn that has settled or delivered something."""
-        self._nats = exchange.nats
+        self._nats = nats = exchange.nats
         self._members = members = exchange.members
         self._exchange = exchange
         self._broker = broker
         self._local = local
         self._serves = local.serves
         self._flush = flush
-        self._space = options.space
-        self._to_set, self._for_all = f"{options.space}.v.set", f"{options.space}.v.all"
+        self._to_set, self._for_all = f"{nats.space}.v.set", f"{nats.space}.v.all"
         self._topics: dict[str, Event | None] = {}
         self._term = self._changes = 0
         self._is_stale = True
@@ -209,7 +205,7 @@ class ClusterValues:
     async def _copy(self) -> None:
         """Ask the home for all; if it does not answer, the next look does."""
         try:
-            found = await ask(self._nats, self._space, self._for_all, {}, _ALL_S)
+            found = await ask(self._nats, self._for_all, {}, _ALL_S)
             head, _, values = found.partition(b"\n")
             term, changes, topics = orjson.loads(head)
             are_good = type(term) is type(changes) is int and type(topics) is list and are_topics(topics)

@@ -276,12 +276,7 @@ class Folder:
         return self.path / f"{_PREFIX}{first:020}{_SUFFIX}"
 
     def add(self, new: Segment) -> None:
-        """Append the newest segment to the list."""
-        with self._changing:
-            self.segments = (*self.segments, new)
-
-    def insert(self, new: Segment) -> None:
-        """Add a segment between others, where a hole was."""
+        """List a segment: the newest one, or one between others, where a hole was."""
         with self._changing:
             self.segments = tuple(sorted((*self.segments, new), key=lambda each: each.first))
 

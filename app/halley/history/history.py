@@ -31,10 +31,10 @@ from halley.history.recent_keys import RecentKey, recent_keys
 from halley.history.recovery import Recovery
 from halley.history.retention import Retention
 from halley.history.rewriting import Salvaged
-from halley.history.rules import Rules
+from halley.history.rules import NEVER, Rules
 from halley.history.seals import Sealer
 from halley.history.segment_reader import SegmentGone, SegmentPool
-from halley.history.state import AT, Change, Name, State
+from halley.history.state import AT, Name
 from halley.history.stored import Stored
 from halley.history.writer import LogWriter, Report
 from halley.settings import History as Options
@@ -99,6 +99,8 @@ class History:
         # of `ports.Log`; not methods that call these, which every publish would pay for
         self.append: Callable[[Entry], None] = self.writer.append
         self.durability_of: Callable[[str], Durability] = rules.durability_of
+        self.state = self.writer.state  # what is saved with the rows (`state.py`)
+        self.change = self.writer.change
         self._pool = SegmentPool(self.folder)
         self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
@@ -202,17 +204,17 @@ class History:
             self._pool.look_again(following)
         return following.last or 0
 
-    def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
-        """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
+    def purge(self, erasure: Erasure, on_progress: rewriting.Progress, last: int = NEVER) -> int:
+        """Erase the events up to the offset `last`, committed by now, that `erasure` concerns; returns how many.
 
-        Damaged events are erased and counted too (`rewriting.purge`).
+        Blocks. Damaged events are erased and counted too (`rewriting.purge`).
 
         Raises `PurgeUnderWay`, and `OSError` or `sqlite3.Error`; then some events are erased, and the call may be
         repeated.
         """
         with self.purging():
             self.roll()
-            return self.rewrite(rewriting.concerned_by(erasure), on_progress)
+            return self.rewrite(rewriting.concerned_by(erasure, last), on_progress)
 
     @contextmanager
     def purging(self) -> Iterator[None]:
@@ -331,15 +333,6 @@ class History:
             with self.purging():
                 self.roll()
                 self.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
-
-    @property
-    def state(self) -> State:
-        """What is saved with the rows (`state.py`)."""
-        return self.writer.state
-
-    def change(self, change: Change) -> None:
-        """Queue a change of the state, behind the events that were appended before; see `LogWriter.change`."""
-        self.writer.change(change)
 
     def restate(self, values: dict[Name, Any]) -> None:
         """Save a state in the place of the one that there is, unless that is the same. Blocks. Raises `OSError`."""

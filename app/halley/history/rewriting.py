@@ -169,7 +169,7 @@ def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_byte
     last = written[-1][1]
     seal = seals.seal(draft, folder.log_id, first, last)
     _take_place(draft, path)
-    folder.insert(Segment(path, first, last, is_sealed=True, nbytes=seal.nbytes))
+    folder.add(Segment(path, first, last, is_sealed=True, nbytes=seal.nbytes))
     folder.fill_holes(written)
 
 

@@ -300,12 +300,12 @@ class SegmentWriter:
             if not self._has_state:
                 saved_state.prepare(connection)
                 self._has_state = True
-            nbytes += saved_state.write(connection, state) + 2 * PAGE_BYTES
+            nbytes += saved_state.write(connection, state) + PAGE_BYTES * len({type(name) for name in state})
         try:
             connection.execute("commit")
         except sqlite3.Error as error:
             raise CommitUncertain(str(error)) from error
-        # The rows' own pages, and one index page for each topic.
+        # The rows' own pages, and one index page for each topic; a table of the state takes one, too.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
     def _insert_rows(self, shared: Sequence[str | None], given: tuple[bool, ...], values: list[Any]) -> None:

@@ -10,7 +10,7 @@ The log of a server without a cluster has neither; where such a server goes on w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Literal
 from zlib import crc32
@@ -31,7 +31,7 @@ _TABLES = """
         offset integer primary key, value text not null, crc integer not null
     );
 """
-_BY_NAME, _BY_OFFSET = ("state", "name"), ("state_of_events", "offset")
+_KINDS = {("state", "name"): str, ("state_of_events", "offset"): int}
 
 
 class Change:
@@ -77,7 +77,7 @@ class State:
     def __init__(self, values: Mapping[Name, str]) -> None:
         self._values = {**values}
         self._lock = Lock()
-        self.sequence = _sequence_of(self._values)
+        self.sequence = int(orjson.loads(values[AT])["sequence"]) if AT in values else 0
 
     @property
     def values(self) -> Mapping[Name, str]:
@@ -97,27 +97,15 @@ class State:
         """The values that belong to no event, of which there are few."""
         return decoded({name: value for name, value in self.copy().items() if isinstance(name, str)})
 
-    def committed(self, changed: Encoded) -> None:
-        """Take over what was committed."""
+    def committed(self, changed: Encoded, sequence: int) -> None:
+        """Take over what was committed, which makes the state that of `sequence`."""
         with self._lock:
             for name, value in changed.items():
                 if value is None:
                     self._values.pop(name, None)
                 else:
                     self._values[name] = value
-        self.sequence = _sequence_of(self._values)
-
-
-def _sequence_of(values: Mapping[Name, str]) -> int:
-    return int(orjson.loads(values[AT])["sequence"]) if AT in values else 0
-
-
-def joined(changes: Sequence[Change]) -> Change:
-    """What several changes come to, one behind the other. They go with any state."""
-    values: dict[Name, Any] = {}
-    for each in changes:
-        values.update(each.values)
-    return Change(None, max(each.sequence for each in changes), 0, values)
+        self.sequence = sequence
 
 
 def encoded(values: Mapping[Name, Any]) -> dict[Name, str | None]:
@@ -141,22 +129,19 @@ def write(connection: sqlite3.Connection, changed: Encoded) -> int:
 
     What is deleted is overwritten. Raises `sqlite3.Error`.
     """
-    nbytes = 0
-    for kind, (table, key) in ((str, _BY_NAME), (int, _BY_OFFSET)):
-        written = [(name, value) for name, value in changed.items() if type(name) is kind]
-        gone = [(name,) for name, value in written if value is None]
-        there = [(name, value, _crc(name, value)) for name, value in written if value is not None]
+    for (table, key), kind in _KINDS.items():
+        written = [(name, value, _crc(name, value)) for name, value in changed.items() if value and type(name) is kind]
+        gone = [(name,) for name, value in changed.items() if value is None and type(name) is kind]
         if gone:
             connection.executemany(f"delete from {table} where {key} = ?", gone)  # noqa: S608
-        if there:
-            connection.executemany(f"insert or replace into {table} values (?, ?, ?)", there)  # noqa: S608
-        nbytes += sum(len(value) for _, value, _ in there)
-    return nbytes
+        if written:
+            connection.executemany(f"insert or replace into {table} values (?, ?, ?)", written)  # noqa: S608
+    return sum([len(value) for value in changed.values() if value])
 
 
 def drop(connection: sqlite3.Connection) -> None:
     """Delete the state, if there is one, so that no byte of it stays. Raises `sqlite3.Error`."""
-    for table, _ in (_BY_NAME, _BY_OFFSET):
+    for table, _ in _KINDS:
         connection.execute(f"drop table if exists {table}")
 
 
@@ -172,7 +157,7 @@ def read(connection: sqlite3.Connection) -> dict[Name, str] | None:
         if not {"state", "state_of_events"} <= names:
             return None
         values: dict[Name, str] = {}
-        for table, _ in (_BY_NAME, _BY_OFFSET):
+        for table, _ in _KINDS:
             for name, value, crc in connection.execute(f"select * from {table}"):  # noqa: S608
                 if not isinstance(value, str) or crc != _crc(name, value):
                     raise sqlite3.DatabaseError("a value has the wrong checksum")

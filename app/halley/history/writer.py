@@ -39,7 +39,7 @@ from halley.history.folder import Folder, Segment, delete
 from halley.history.recovery import Recovery
 from halley.history.seals import Sealer
 from halley.history.segment import SegmentWriter
-from halley.history.state import Change, Name, State, encoded, joined
+from halley.history.state import AT, Change, Name, State, encoded
 from halley.history.stored import Stored, row_of
 from halley.settings import History as Options
 
@@ -112,7 +112,8 @@ class LogWriter:
         self.groups = 0
         self.failures = 0
         self.state = State(end.state)
-        self._waiting = Change(None, self.state.sequence, 0, {})  # with no event; it is written with the next one
+        self._waiting: dict[Name, Any] = {}  # values of the state that go with no event: they are written with the next
+        self._sequence = self.state.sequence  # of the state with these
         self._folder = folder
         self._options = options
         self._report = report
@@ -216,7 +217,7 @@ class LogWriter:
 
         def work() -> None:
             if rows[0].offset == self.head + 1:
-                self._commit([], rows, [])
+                self._commit([], rows, {}, self._sequence)
 
         return self._done(work, timeout_s) and self.head == rows[-1].offset
 
@@ -226,7 +227,7 @@ class LogWriter:
 
         def restate() -> None:
             gone: dict[Name, Any] = dict.fromkeys(self.state.values)
-            self._waiting = Change(None, 0, 0, gone | values)
+            self._waiting, self._sequence = gone | values, values[AT]["sequence"]
             if self._save():
                 written.set()
 
@@ -300,10 +301,10 @@ class LogWriter:
         """
         part: list[Entry | Change] = []
         rows: list[Stored] = []
-        changes: list[Change] = []
+        changed: dict[Name, Any] = {}
         if self.state.values and not next((entry.position for entry in group if entry.is_recorded), 1):
-            self._waiting = Change(None, 0, 0, dict.fromkeys(self.state.values))  # from now on it is another log
-        sequence = self._waiting.sequence
+            self._waiting, self._sequence = dict.fromkeys(self.state.values), 0  # from now on it is another log
+        sequence = self._sequence
         for entry in group:
             try:
                 if entry.is_recorded:
@@ -313,54 +314,57 @@ class LogWriter:
                     rows.append(row_of(event, offset))
                 elif isinstance(entry, Change):
                     sequence = entry.behind(sequence, self.head + len(rows))
-                    changes.append(entry)
+                    changed.update(entry.values)
             except (TypeError, ValueError, HistoryUnavailable) as error:
-                self._commit(part, rows, changes)
+                self._commit(part, rows, changed, sequence)
                 self._report(NotWritten([entry], error if isinstance(error, HistoryUnavailable) else Unstorable()))
-                part, rows, changes = [], [], []
-                sequence = self._waiting.sequence
+                part, rows, changed, sequence = [], [], {}, self._sequence
                 continue
             part.append(entry)
-        self._commit(part, rows, changes)
+        self._commit(part, rows, changed, sequence)
 
-    def _commit(self, entries: list[Entry | Change], rows: list[Stored], changes: list[Change]) -> None:
+    def _commit(
+        self, entries: list[Entry | Change], rows: list[Stored], changed: dict[Name, Any], sequence: int
+    ) -> None:
+        """Write and report a group, with what it changes of the state, which makes that the state of `sequence`."""
         first = self.head + 1
+        values = self._waiting | changed if self._waiting else changed
         if rows:
-            refusal = self._stored(rows, joined([self._waiting, *changes]) if changes else self._waiting)
+            refusal = self._stored(rows, values, sequence)
             if refusal is not None:
                 self._report(NotWritten(entries, refusal))
                 return
             self._committed(rows)
-        elif changes:
-            self._waiting = joined([self._waiting, *changes])
-        if changes:
+        else:
+            self._waiting, self._sequence = values, sequence
+        if changed:
             entries = [entry for entry in entries if not isinstance(entry, Change)]
         if entries:
             self._report(Committed(cast("list[Entry]", entries), first))
         if rows:
             self._checkpoint()
 
-    def _stored(self, rows: list[Stored], change: Change) -> Refusal | None:
-        """Commit rows and a change of the state to the current segment; why not, if that fails."""
+    def _stored(self, rows: list[Stored], values: dict[Name, Any], sequence: int) -> Refusal | None:
+        """Commit rows and changed values of the state to the current segment; why not, if that fails."""
         if (self._current is None or self._is_moved) and not self._ensure_segment():
             return self._why()
         assert self._current is not None
-        changed = encoded(change.values) if change.values else segment.NO_STATE
+        changed = encoded(values) if values else segment.NO_STATE
         try:
             self._current.write(rows, changed)
         except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
             self._abandon()
             return CommitFailed() if isinstance(error, segment.CommitUncertain) else self._why()
         if changed:
-            self.state.committed(changed)
-            self._waiting = Change(None, self.state.sequence, 0, {})
+            self.state.committed(changed, sequence)
+            self._waiting, self._sequence = {}, sequence
         return None
 
     def _save(self) -> bool:
         """Write the change of the state that waits for an event; whether none waits any more."""
-        if self._waiting.values and self._stored([], self._waiting) is None:
+        if self._waiting and self._stored([], self._waiting, self._sequence) is None:
             self._checkpoint()
-        return not self._waiting.values
+        return not self._waiting
 
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None

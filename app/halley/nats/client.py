@@ -76,7 +76,7 @@ class _Server(NamedTuple):
 
 
 class Client:
-    """A connection and what uses it; its methods are for the event loop.
+    """A connection and what uses it; its methods are for the event loop. `options` are those it was made with.
 
     `away_since` is when the connection was lost, else None; `opened` is set when it was there for the first time.
     `denied` has the last of the server's texts about what the user may not do. `last_error` is why no server lets this
@@ -89,7 +89,7 @@ class Client:
         self.denied: deque[str] = deque(maxlen=_MOST_DENIED)
         self.last_error = ""
         self._name = f"halley {options.node}"
-        self._options = options
+        self.options = options
         # Nodes have the same list, and are not all to be at the same server.
         self._configured = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
         self._learned: deque[_Server] = deque(maxlen=_MOST_LEARNED)
@@ -112,7 +112,7 @@ class Client:
 
     async def open(self) -> None:
         """Connect, and try that until a server lets this node in. Raises `UnusableFile`."""
-        await asyncio.to_thread(proof_of, self._options)
+        await asyncio.to_thread(proof_of, self.options)
         self.begin()
         await self.opened.wait()
 
@@ -124,11 +124,11 @@ class Client:
     def reload(self) -> None:
         """Log whether the files can be used; if the node waits before it connects again, it does so now."""
         try:
-            proof_of(self._options)
+            proof_of(self.options)
         except UnusableFile as error:
             telemetry.log.error("reload_failed", what="credentials", reason=str(error))
         else:
-            telemetry.log.info("reloaded", what="credentials", files=files_of(self._options))
+            telemetry.log.info("reloaded", what="credentials", files=files_of(self.options))
         self._attempts = 0
         self._is_wanted.set()
 
@@ -235,7 +235,7 @@ class Client:
     async def _connect_to(self, server: _Server) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
         self._wire = wire = Wire(self._on_error)
-        proof = await asyncio.to_thread(proof_of, self._options)
+        proof = await asyncio.to_thread(proof_of, self.options)
         await wire.connect(server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:

@@ -17,7 +17,6 @@ from halley.nats.client import AwayErrors, Client
 from halley.nats.stream_position import LAST, is_control, position_of
 from halley.nats.subscriptions import Handler
 from halley.nats.wire import Message, json_object
-from halley.settings import Cluster
 
 _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
@@ -39,11 +38,12 @@ class ApiError(Exception):
 
 
 class Connection(Client):
-    """A connection to NATS servers that have the stream of a space."""
+    """A connection to NATS servers that have the stream of the `space`."""
 
-    def __init__(self, options: Cluster) -> None:
-        super().__init__(options)
-        self._stream = options.space
+    @property
+    def space(self) -> str:
+        """The first token of all subjects, and the name of the stream (`cluster.space`)."""
+        return self.options.space
 
     async def first_answer(self, subject: str, data: bytes) -> bytes | None:
         """The first answer to a request on a subject; None if nobody answers."""
@@ -79,7 +79,7 @@ class Connection(Client):
 
     async def stream_info(self) -> dict[str, Any]:
         """The configuration and state of the stream. Raises `ApiError`, `AwayErrors`."""
-        return await self.ask(f"STREAM.INFO.{self._stream}")
+        return await self.ask(f"STREAM.INFO.{self.space}")
 
     async def messages(self, first: int, last: int) -> AsyncIterator[Message]:
         """Yield the stream's messages from one sequence to another, as far as it has them.
@@ -124,7 +124,7 @@ class Connection(Client):
         The consumer is in one server's memory and sends a heartbeat twice a second; it ends with its server.
         Raises `ApiError`, `AwayErrors`.
         """
-        stream = self._stream
+        stream = self.space
         subject = f"{stream}.d.{name}"
         end = self.subscribe(subject, handler)
         config = {

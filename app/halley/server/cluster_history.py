@@ -84,7 +84,7 @@ class ClusterHistory:
         members.report("went_back", lambda: log.availability.is_stream_replaced)
         members.report("unrecorded", log.direct.figures)
         members.observe(log.direct.compare)
-        members.report("healing", lambda: [each for each in (log.missed.figures, store.healing) if each is not None])
+        members.report("healing", self._healing)
         members.report("keeps", lambda: not options.front)
         members.report("refusal", lambda: None if (refusal := self.refusal) is None else refusal.cause)
         members.report(FRAMES, lambda: VERSION)
@@ -100,14 +100,14 @@ class ClusterHistory:
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
-        self._exchange = exchange = Exchange(options, node.nats, members)
+        self._exchange = exchange = Exchange(members)
         exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
         self._nt4: Nt4Home | None = None
         if others.nt4 is not None:
             self._nt4 = Nt4Home(others.nt4, node.settings, broker, exchange, node.flush)
         home_of_nt4 = None if self._nt4 is None else self._nt4.where
         self._stream = node.stream
-        self._status = ClusterStatus(options, node.nats, members, node.stream, applied, log.states, home_of_nt4)
+        self._status = ClusterStatus(members, node.stream, applied, log.states, home_of_nt4)
         others.join(exchange, members, self._status)
 
     def __str__(self) -> str:
@@ -157,6 +157,10 @@ class ClusterHistory:
         if self._nt4 is not None:
             self._nt4.leave()
 
+    def _healing(self) -> list[dict[str, Any]]:
+        """What this node gets from keepers; see `Missed.figures`, `Repair.figures`."""
+        return [each.figures for each in self._store.healers if each.figures is not None]
+
     def sweep(self, now: float) -> None:
         """Do what NetworkTables' home has to do."""
         if self._nt4 is not None:
@@ -179,11 +183,10 @@ class ClusterHistory:
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
         text = "Events of other nodes that are not recorded, and did not come here."
         yield Count("halley_cluster_missed", text, log.direct.missed)
-        healed = log.missed.events + self._store.healed
+        healed = sum(each.events for each in self._store.healers)
         yield Count("halley_cluster_healed", "Events that came from a keeper, as they were missed or damaged.", healed)
-        healing = sum(each is not None for each in (log.missed.figures, self._store.healing))
         text = "Whether this node lacks events that it gets from a keeper: 1, or 2 if its folder lacks others besides."
-        yield Count("halley_cluster_healing", text, healing, is_gauge=True)
+        yield Count("halley_cluster_healing", text, len(self._healing()), is_gauge=True)
         text = "Messages from NATS that were dropped, since no node sends such; it should be 0."
         yield Count("halley_cluster_foreign", text, log.foreign + self._exchange.foreign)
         text = "Messages of the stream that this node has not applied yet."

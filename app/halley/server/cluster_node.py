@@ -42,8 +42,8 @@ class Node:
         self.erasures: deque[tuple[int, Erasure]] = deque(maxlen=_ERASURES)  # the latest ones, with their sequences
         self.nats = Connection(self.options)
         sessions_s = max(settings.bayeux.max_interval_s, settings.wamp.poll_gone_s)
-        self.members = Members(self.options, self.nats, monotonic(), sessions_s)
-        self.stream = StreamLife(self.options, self.nats, self.members, applied)
+        self.members = Members(self.nats, monotonic(), sessions_s)
+        self.stream = StreamLife(self.members, applied)
 
     def log_of(self, store: Store, erasures: Erasures, taker: Taker) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on.
@@ -61,7 +61,7 @@ class Node:
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
         members, flush = self.members, self.flush
-        log = ClusterLog(self.options, members, store, commits, self.applied, flush, taker, controlled)
+        log = ClusterLog(members, store, commits, self.applied, flush, taker, controlled)
         commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
 

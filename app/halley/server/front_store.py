@@ -22,8 +22,7 @@ from halley.server.folder_log import lags_of
 class FrontStore:
     """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
 
-    local = healing = None
-    healed = 0
+    local = None
     heartbeat: Mapping[str, Callable[[], Any]] = {}
 
     def __init__(self, node: Node, state: KeeperState, rules: Rules) -> None:
@@ -31,7 +30,7 @@ class FrontStore:
         self.node = node
         self._options = options = node.settings.history
         self._reports = CommitReports(node.broker, node.flush, options.commit_s)
-        self._keepers = KeeperClient(node.options, node.nats, node.members, rules, state)
+        self._keepers = KeeperClient(node.members, rules, state)
         self._front = Front(
             state,
             rules,
@@ -44,6 +43,7 @@ class FrontStore:
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self._front, self.erasures, self)
         self._reports.deliver_to(self.log.writer)
+        self.healers = (self.log.missed,)
         self.archive = self
 
     def describe(self, name: str) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
-from halley.broker.ports import Erasure, Page, Query
+from halley.broker.ports import Erasure
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged, Healing
 from halley.cluster.continuity import Companions
@@ -27,8 +27,7 @@ from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.repair import Repair
 from halley.history.folder import FolderUnusable
-from halley.history.history import CannotPurge, History
-from halley.history.rewriting import concerned_by
+from halley.history.history import CannotPurge
 from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
 from halley.server.cluster_node import LOOK_S, Node
@@ -40,15 +39,11 @@ _KNOWN_S = 4.0
 _ANNOUNCE_S = 3_600.0
 """How often a node says in the stream that it has a folder: one of the version before forgets it after a day."""
 
-_ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
-"""How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
-
 
 class KeeperStore:
     """The store of a node with a data folder (`ClusterHistory`).
 
-    It receives the outcomes of commits for the node's log (`folder_log.Erasing`), and has what the keeper answers from
-    (`keeper.KeeperStore`).
+    It receives the outcomes of commits for the node's log, and erases at all nodes (`folder_log.Erasing`).
     """
 
     def __init__(self, node: Node) -> None:
@@ -58,49 +53,38 @@ class KeeperStore:
         """
         self.node = node
         self.archive = FolderLog(node.settings, node.broker, node.flush, self)
+        self._history = self.archive.history
         try:
-            self._begin(self.archive.history)
+            self._begin()
         except (OSError, sqlite3.Error, CannotPurge) as error:
-            self.archive.history.close()
+            self._history.close()
             raise FolderUnusable(f"{self.archive.folder} cannot be used as data folder: {error}") from error
         self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self.archive.history, self.erasures, self)
+        self.log = node.log_of(self._history, self.erasures, self)
         self._reports.deliver_to(self)
-        self._keeper = Keeper(node.options, node.nats, self)
+        self._keeper = Keeper(node.nats, self._history, self.archive.in_thread, self.state)
         began = node.applied.sequence
-        self._repair = Repair(
-            node.nats,
-            node.members,
-            node.options.space,
-            self.archive.history,
-            lambda: max(self.erasures.last, began),
-        )
+        self._repair = Repair(node.members, self._history, lambda: max(self.erasures.last, began))
+        self.healers = self.log.missed, self._repair
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
-            "kept": self._figures_for_fronts,
-            "saved": lambda: self.saved_sequence,
+            "kept": lambda: None if self.log.is_diverged else self._keeper.kept(),  # it is not what the stream has then
+            "saved": lambda: self._history.state.sequence,
         }
         self._began_at = self._announced_at = 0.0
-        self._companions = Companions(self.archive.folder, node.options, node.applied, node.members, self.log.sender)
+        self._companions = Companions(self.archive.folder, node.applied, node.members, self.log.sender)
 
-    def _begin(self, history: History) -> None:
+    def _begin(self) -> None:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
-        history.restate(self.node.applied.values())
+        self._history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
-        for sequence, erasure, last in due_erasures(history.state.named()):
-            with history.purging():
-                history.roll()
-                history.rewrite(concerned_by(erasure, last), lambda *_: None)
+        for sequence, erasure, last in due_erasures(self._history.state.named()):
+            self._history.purge(erasure, lambda *_: None, last)
             self._forget(sequence)
 
     def _forget(self, sequence: int) -> None:
         """Save that the erasure with that sequence is done."""
-        self.archive.history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
-
-    @property
-    def saved_sequence(self) -> int:
-        """The last message of the stream whose events and state are on disk here."""
-        return self.archive.history.state.sequence
+        self._history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -134,16 +118,6 @@ class KeeperStore:
         """Pass on to the node's log what could not be written."""
         self.log.writer.refused(group, refusal, now)
 
-    @property
-    def healing(self) -> dict[str, Any] | None:
-        """What is to be repaired in the folder; see `Repair.figures`."""
-        return self._repair.figures
-
-    @property
-    def healed(self) -> int:
-        """How many events have been repaired in the folder."""
-        return self._repair.events
-
     def look(self, now: float) -> None:
         """Do what is due of the log, and announce that this node keeps it."""
         self.archive.look(now)
@@ -158,40 +132,25 @@ class KeeperStore:
 
     async def take_over(self, rows: list[Stored], reached: int) -> None:
         """Write the rows of another keeper, and inform fronts."""
-        await asyncio.to_thread(self.archive.history.copy, rows, reached)
+        await asyncio.to_thread(self._history.copy, rows, reached)
         self._keeper.wrote()
 
     async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
         """Erase from the folder, and from memory, what is erased at another keeper."""
-        await erase_like(keeper, self.archive.history, state.first, last)
+        await erase_like(keeper, self._history, state.first, last)
         await self.node.forget(state)
 
     async def save(self) -> None:
         """Save the state that was taken over with the rows."""
-        await asyncio.to_thread(lambda: self.archive.history.restate(self.node.applied.values()))
-
-    # What the keeper answers (`keeper.KeeperStore`)
-
-    def _figures_for_fronts(self) -> dict[str, Any] | None:
-        """What fronts need to know of this keeper; None if what it has is not what the stream has."""
-        history = self.archive.history
-        if self.log.is_diverged:
-            return None
-        return {
-            "head": history.head,
-            "starts": self.starts,
-            "bytes": history.bytes,
-            "consumers": history.consumers.positions,
-            "takes": history.refusal is None,
-        }
+        await asyncio.to_thread(lambda: self._history.restate(self.node.applied.values()))
 
     async def state(self) -> bytes:
-        """What is on disk, as other nodes ask for it; see `keeper.KeeperStore.state`."""
+        """What is on disk, for other nodes. Raises `HistoryUnavailable`, `TimeoutError`."""
         if self.log.is_diverged:
             raise Diverged
         if self.log.missed.figures is not None:  # the stream may not have what follows
             raise Healing
-        values, erased = self.archive.history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
+        values, erased = self._history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
         erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
         return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
 
@@ -202,46 +161,12 @@ class KeeperStore:
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
-            "publication_key": str(self.archive.history.publication_key),
+            "publication_key": str(self._history.publication_key),
             "first": self.archive.start,
             "applied": applied,
             "erased": min(erased, applied["sequence"]),
             "erasures": erasures,
         }
-
-    @property
-    def written(self) -> int:
-        """The last offset on disk; reads of later events by other nodes wait."""
-        return self.archive.history.head
-
-    @property
-    def starts(self) -> list[int]:
-        """The first offset on disk, and those of the rules."""
-        return [self.archive.start, *self.archive.history.rules.starts]
-
-    async def read(self, query: Query) -> Page:
-        """A page, as other nodes ask for it; see `keeper.KeeperStore.read`."""
-        return await self.archive.read(query)
-
-    async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """Stored rows, as other nodes ask for them; see `keeper.KeeperStore.some_rows`."""
-        history = self.archive.history
-
-        def read() -> tuple[list[Stored], int]:
-            found: list[Stored] = []
-            nbytes = 0
-            for rows in history.rows(first, last):
-                found += rows
-                nbytes += sum(len(row.payload or "") + _ROW_BYTES for row in rows)
-                if nbytes > _ROWS_BYTES:
-                    return found, found[-1].offset
-            return found, min(last, history.head)
-
-        return await self.archive.in_thread(read)
-
-    async def erased(self, first: int, last: int) -> list[int]:
-        """The offsets of erased events, as other nodes ask for them."""
-        return await self.archive.in_thread(lambda: self.archive.history.erased(first, last))
 
     # Erasing
 
@@ -278,13 +203,13 @@ class KeeperStore:
             async with asyncio.timeout(options.erase_s):
                 while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
                     await asyncio.sleep(LOOK_S)
-        await delete_frames(self.node.nats, options.space, erasure, sequence)
+        await delete_frames(self.node.nats, erasure, sequence)
         return erased
 
     async def _erase(self, due: Due) -> int:
         """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
-        while self.saved_sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
+        while self._history.state.sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
             await asyncio.sleep(LOOK_S)
         erased = await self.archive.erase(due.erasure, due.report, due.last)
         self._forget(due.sequence)

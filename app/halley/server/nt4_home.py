@@ -42,8 +42,8 @@ class Nt4Home:
         self._save_every_s = settings.nt4.save_every_s
         self._broker = broker
         self._nats = exchange.nats
-        self._lease = Nt4Lease(settings.cluster, exchange.nats, self)
-        self._values = ClusterValues(settings.cluster, exchange, broker, self._protocol, flush)
+        self._lease = Nt4Lease(exchange.nats, self)
+        self._values = ClusterValues(exchange, broker, self._protocol, flush)
         self._is_home = False
         self._saving: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None

@@ -98,14 +98,14 @@ class OtherNodes:
         """The answers of all other nodes, and whether every one has answered in time."""
         if self._exchange is None:
             return [], True
-        answers = await self._exchange.ask(kind, body)
-        return [*answers.by_node.values()], answers.is_complete
+        answers, is_complete = await self._exchange.ask(kind, body)
+        return [*answers.values()], is_complete
 
     async def ask_one(self, node: str, kind: str, body: Any) -> Any:
         """The answer of another node; None if it has not answered in time."""
         if self._exchange is None:
             return None
-        return (await self._exchange.ask(kind, body, node)).by_node.get(node)
+        return (await self._exchange.ask(kind, body, node))[0].get(node)
 
     def alive(self) -> dict[str, dict[str, Any]]:
         """What the other nodes that are alive report of themselves, by name."""

@@ -56,14 +56,14 @@ async def _forget(settings: Settings, node: str) -> int:
 
 async def _check(nats: Connection, space: str, node: str) -> None:
     """Check that nothing speaks against it. Raises `CannotForget`, `AwayErrors`."""
-    running = await alive(nats, space)
+    running = await alive(nats)
     if node in running:
         raise CannotForget(f"{node} is running: stop it first")
     older = [name for name, fields in running.items() if "refusal" not in fields]
     if older:
         raise CannotForget(f"these nodes are of an older version of Halley, which cannot forget: {', '.join(older)}")
     try:
-        keepers = (await KeeperRequests(nats, space).state(_STATE_S)).applied["keepers"]
+        keepers = (await KeeperRequests(nats).state(_STATE_S)).applied["keepers"]
     except (NobodyAnswers, Unanswered, TimeoutError):
         if not running:
             return  # perhaps no keeper starts before this one is struck off (`continuity.py`)

@@ -41,7 +41,7 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         async with asyncio.timeout(settings.cluster.join_s):
             await nats.open()
         info = await nats.ask(f"STREAM.INFO.{space}")
-        found = await alive(nats, space)
+        found = await alive(nats)
     except ApiError as error:
         say(f"the stream {space}: {error}")
         return FAILED
