@@ -62,8 +62,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "code", "reason"), WRONG.values(), ids=WRONG)
-async def test_t41_what_is_no_message_closes_the_socket_and_nothing_is_lost(wrong, code, reason):
-    """T41 to T43: what came before is done, nothing of the frame is, and the session goes on by another socket."""
+async def test_bw41_what_is_no_message_closes_the_socket_and_nothing_is_lost(wrong, code, reason):
+    """BW41 to BW43: what came before is done, nothing of the frame is, and the session goes on by another socket."""
     async with serving(brisk(**SETTINGS)) as served:
         socket = await BayeuxWire.join(served, "/a")
         await socket.hold()
@@ -103,8 +103,8 @@ async def test_t41_what_is_no_message_closes_the_socket_and_nothing_is_lost(wron
         (SOCKET_HANDSHAKE | {"version": "0.9"}, "400:1.0:version_unsupported"),
     ],
 )
-async def test_t42_what_is_wrong_with_a_message_is_in_its_reply(message, error):
-    """T42, T22: the socket stays open."""
+async def test_bw42_what_is_wrong_with_a_message_is_in_its_reply(message, error):
+    """BW42, BW22: the socket stays open."""
     async with serving() as served:
         socket = await BayeuxWire.open(served)
         (reply,) = await socket.ask(message)
@@ -115,8 +115,8 @@ async def test_t42_what_is_wrong_with_a_message_is_in_its_reply(message, error):
         assert await socket.ask() == []
 
 
-async def test_t40_a_socket_without_a_session_is_closed():
-    """T40: 1008; one that has a session is not."""
+async def test_bw40_a_socket_without_a_session_is_closed():
+    """BW40: 1008; one that has a session is not."""
     async with serving(brisk(bayeux={"hello_s": 0.3})) as served:
         socket, silent = await BayeuxWire.join(served), await BayeuxWire.open(served)
         frame = await silent.close_frame()
@@ -124,8 +124,8 @@ async def test_t40_a_socket_without_a_session_is_closed():
         assert await socket.ask() == []
 
 
-async def test_t36_a_silent_peer_is_pinged_and_then_closed():
-    """T36: 1001; any frame counts as sound."""
+async def test_bw36_a_silent_peer_is_pinged_and_then_closed():
+    """BW36: 1001; any frame counts as sound."""
     async with serving(brisk(bayeux={"ping_s": 0.2, "pong_s": 0.2, "hello_s": 60})) as served:
         wire = (await BayeuxWire.open(served)).wire
         assert await wire.reader.readexactly(2) == bytes((FIN | PING, 0))
@@ -148,8 +148,8 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize(("asked", "status"), UPGRADES.values(), ids=UPGRADES)
-async def test_t4_a_wrong_opening_request_is_refused(asked, status):
-    """T3, T4: before the 101, in plain text."""
+async def test_bw4_a_wrong_opening_request_is_refused(asked, status):
+    """BW3, BW4: before the 101, in plain text."""
     async with serving() as served:
         answer = await (await served.wire()).request(asked)
         assert (answer.status, answer.headers["content-type"]) == (status, "text/plain; charset=utf-8")
@@ -159,8 +159,8 @@ async def test_t4_a_wrong_opening_request_is_refused(asked, status):
 
 @pytest.mark.faces(SHORT_WAY, ASGI)
 @pytest.mark.parametrize("path", ["/bayeux", "/bayeux/", "/cometd", "/cometd/handshake", "/bayeux/a/b?c=d"])
-async def test_t1_every_path_of_bayeux_opens_a_websocket(path):
-    """T1, T2: below the mounts too, with any query; no subprotocol is chosen of those that are offered."""
+async def test_bw1_every_path_of_bayeux_opens_a_websocket(path):
+    """BW1, BW2: below the mounts too, with any query; no subprotocol is chosen of those that are offered."""
     async with serving() as served:
         wire = await served.wire()
         answer = await wire.request(opening(path, protocol="bayeux, c4n4ry"))
@@ -169,15 +169,15 @@ async def test_t1_every_path_of_bayeux_opens_a_websocket(path):
 
 
 async def test_frames_in_the_piece_of_the_opening_request_are_read():
-    """T4: bytes behind the head are frames already."""
+    """BW4: bytes behind the head are frames already."""
     async with serving() as served:
         wire = await served.wire()
         opened = await wire.request(opening("/bayeux", protocol="") + text(b"[]"))
         assert await BayeuxWire(wire, opened).hear() == []
 
 
-async def test_t5_the_cookie_is_set_once_and_leads_to_the_session_by_post():
-    """T5, T32: with the cookie, or with none at all; not with another."""
+async def test_bw5_the_cookie_is_set_once_and_leads_to_the_session_by_post():
+    """BW5, BW32: with the cookie, or with none at all; not with another."""
     async with serving() as served:
         socket = await BayeuxWire.join(served)
         (cookie,) = socket.opened.set_cookies
@@ -195,8 +195,8 @@ async def test_t5_the_cookie_is_set_once_and_leads_to_the_session_by_post():
         assert (await again.ask(message | {"id": "2"}))[-1]["successful"] is True
 
 
-async def test_t5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_before_it():
-    """T34: Faye's Node client; the POSTs may show the cookie of the 101, or one that they were given themselves."""
+async def test_bw5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_before_it():
+    """BW34: Faye's Node client; the POSTs may show the cookie of the 101, or one that they were given themselves."""
     async with serving() as served:
         for shows_cookie in (True, False):
             socket, wire = await BayeuxWire.open(served), await served.wire()
@@ -214,8 +214,8 @@ async def test_t5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_bef
             assert reply["error"] == "402::session_unknown"
 
 
-async def test_t5_a_bearer_token_of_the_opening_request_is_the_default_identity():
-    """T5: a bad one is refused with 401 and no 101; a handshake's own token wins."""
+async def test_bw5_a_bearer_token_of_the_opening_request_is_the_default_identity():
+    """BW5: a bad one is refused with 401 and no 101; a handshake's own token wins."""
     settings = brisk(
         access=(Access("*", "*", "/**"),),
         tokens=tuple(Token(name, "staff", f"sha256:{sha256(name.encode()).hexdigest()}") for name in ("ann", "bob")),
@@ -231,8 +231,8 @@ async def test_t5_a_bearer_token_of_the_opening_request_is_the_default_identity(
         assert served.house.broker.sessions[socket.client_id].authid == "bob"
 
 
-async def test_t4_a_server_that_drains_opens_no_websocket():
-    """T4, T26: 503 with Retry-After."""
+async def test_bw4_a_server_that_drains_opens_no_websocket():
+    """BW4, BW26: 503 with Retry-After."""
     async with serving() as served:
         served.house.engine.sessions.drain()
         answer = await (await served.wire()).request(opening("/bayeux"))
@@ -249,8 +249,8 @@ async def test_a_full_server_says_so():
 
 
 @pytest.mark.faces(SHORT_WAY, ASGI)
-async def test_t26_a_drain_answers_held_connects_and_closes():
-    """T26: with advice to return, then 1001."""
+async def test_bw26_a_drain_answers_held_connects_and_closes():
+    """BW26: with advice to return, then 1001."""
     async with serving() as served:
         held, idle = await BayeuxWire.join(served), await BayeuxWire.join(served)
         await held.hold()
@@ -260,8 +260,8 @@ async def test_t26_a_drain_answers_held_connects_and_closes():
         assert (await held.close_frame()).code == (await idle.close_frame()).code == 1001
 
 
-async def test_t33_an_orderly_end_loses_nothing():
-    """T33: a FIN or a close frame that was read, with events published in the same moment."""
+async def test_bw33_an_orderly_end_loses_nothing():
+    """BW33: a FIN or a close frame that was read, with events published in the same moment."""
     async with serving() as served:
         for ending in (b"", sent(CLOSE)):
             socket = await BayeuxWire.join(served, "/a")
@@ -292,8 +292,8 @@ def _frames(data):
         data = data[at + nbytes :]
 
 
-async def test_t33_a_reader_that_stops_gets_the_rest_by_another_way():
-    """T33: what the kernel took has arrived, the rest comes by POST: nothing is lost, and nothing twice."""
+async def test_bw33_a_reader_that_stops_gets_the_rest_by_another_way():
+    """BW33: what the kernel took has arrived, the rest comes by POST: nothing is lost, and nothing twice."""
     count, size = 60, 50_000
     async with serving(brisk(limits={"queue_bytes": 16_000_000})) as served:
         wire = await served.wire(receive_buffer_bytes=4_096)

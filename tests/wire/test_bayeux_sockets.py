@@ -17,7 +17,7 @@ FACES = pytest.mark.faces(SHORT_WAY, ASGI, pytest.param(TLS, marks=pytest.mark.s
 
 @FACES
 async def test_the_conversation_of_cometd_js():
-    """T10, T13, T15, T16, T21: the frames of a whole conversation, in bytes."""
+    """BW10, BW13, BW15, BW16, BW21: the frames of a whole conversation, in bytes."""
     async with serving(brisk(bayeux={"hold_s": 0.5})) as served:
         served.house.engine.sessions.new_id = iter(("b" * 20, "a" * 20)).__next__
         socket = await BayeuxWire.open(served, "/cometd")
@@ -58,7 +58,7 @@ async def test_the_conversation_of_cometd_js():
 
 @FACES
 async def test_a_lone_object_and_a_ping_of_faye():
-    """T6, T7: answered with arrays."""
+    """BW6, BW7: answered with arrays."""
     async with serving() as served:
         socket = await BayeuxWire.open(served)
         await socket.wire.send(text(json.dumps(SOCKET_HANDSHAKE).encode()))
@@ -66,8 +66,8 @@ async def test_a_lone_object_and_a_ping_of_faye():
         assert await socket.ask() == []
 
 
-async def test_t34_faye_opens_its_socket_before_it_handshakes_by_post():
-    """T34: a subscribe may come before the connect that moves the session to the socket."""
+async def test_bw34_faye_opens_its_socket_before_it_handshakes_by_post():
+    """BW34: a subscribe may come before the connect that moves the session to the socket."""
     async with serving() as served:
         socket = await BayeuxWire.open(served)
         wire = await served.wire()
@@ -84,8 +84,8 @@ async def test_t34_faye_opens_its_socket_before_it_handshakes_by_post():
         assert await socket.hear() == [{"channel": "/a", "data": 1}]
 
 
-async def test_t30_faye_returns_with_the_same_connect():
-    """T30: on a new socket, with the same id; what was published meanwhile comes first."""
+async def test_bw30_faye_returns_with_the_same_connect():
+    """BW30: on a new socket, with the same id; what was published meanwhile comes first."""
     async with serving() as served:
         socket = await BayeuxWire.join(served, "/a")
         await socket.hold("2")
@@ -98,8 +98,8 @@ async def test_t30_faye_returns_with_the_same_connect():
         assert served.house.engine.sessions.holds == 1
 
 
-async def test_t32_a_session_moves_to_polls_and_back():
-    """T32: with a full queue in the middle; each event once and in order."""
+async def test_bw32_a_session_moves_to_polls_and_back():
+    """BW32: with a full queue in the middle; each event once and in order."""
     async with serving() as served:
         socket = await BayeuxWire.join(served, "/a")
         publisher, poll = await served.wire(), await served.wire()
@@ -119,8 +119,8 @@ async def test_t32_a_session_moves_to_polls_and_back():
         assert data == list(range(900, 1_800))
 
 
-async def test_t31_events_of_a_session_on_a_socket_do_not_ride_on_replies_to_posts():
-    """T16, T31: a publish by POST gets its reply there; its event goes by the socket."""
+async def test_bw31_events_of_a_session_on_a_socket_do_not_ride_on_replies_to_posts():
+    """BW16, BW31: a publish by POST gets its reply there; its event goes by the socket."""
     async with serving() as served:
         socket = await BayeuxWire.join(served, "/a")
         answer = await (await served.wire()).post(publish("/a", 1, clientId=socket.client_id, id="1"))
@@ -129,8 +129,8 @@ async def test_t31_events_of_a_session_on_a_socket_do_not_ride_on_replies_to_pos
 
 
 @pytest.mark.faces(SHORT_WAY, RECORDED)
-async def test_t18_several_publishes_in_a_frame_are_answered_in_order():
-    """T18: also where each must be on disk before."""
+async def test_bw18_several_publishes_in_a_frame_are_answered_in_order():
+    """BW18: also where each must be on disk before."""
     async with serving(brisk()) as served:
         socket = await BayeuxWire.join(served, "/a")
         await socket.say(*(publish("/a", n, clientId=socket.client_id, id=str(n)) for n in range(50)))
@@ -147,7 +147,7 @@ async def test_t18_several_publishes_in_a_frame_are_answered_in_order():
 
 @pytest.mark.faces(RECORDED)
 async def test_replay_over_a_socket_rides_with_connects():
-    """T16: what is stored comes with the reply to a connect, and so does what is new; none twice."""
+    """BW16: what is stored comes with the reply to a connect, and so does what is new; none twice."""
     async with serving(brisk()) as served:
         publisher = await served.wire()
         await publisher.post(*(publish("/a", number) for number in range(5)))
@@ -167,7 +167,7 @@ async def test_replay_over_a_socket_rides_with_connects():
 
 
 async def test_an_anonymous_publish_by_a_socket():
-    """T11: as by POST."""
+    """BW11: as by POST."""
     async with serving() as served:
         hearer, socket = await BayeuxWire.join(served, "/a"), await BayeuxWire.open(served)
         (reply,) = await socket.ask(publish("/a", 1, id="1"))
@@ -176,7 +176,7 @@ async def test_an_anonymous_publish_by_a_socket():
 
 
 async def test_tabs_of_one_browser_each_have_a_held_connect():
-    """T16: sockets take no slot of a browser."""
+    """BW16: sockets take no slot of a browser."""
     async with serving() as served:
         first = await BayeuxWire.join(served)
         cookie = first.opened.set_cookies[0].partition(";")[0]

@@ -337,9 +337,8 @@ class WebSocket:
             return
         if limit:
             self._shared.hits[limit] += 1
-        if code != INTERNAL_ERROR:
-            self._flush()
-        self._end(code, reason)
+        if code == INTERNAL_ERROR or not self._is_ended_by_flush():
+            self._end(code, reason)
         self._report_lost()
 
     def _answer_close(self, data: bytes) -> None:
@@ -352,8 +351,8 @@ class WebSocket:
     def _refuse(self, wrong: BadFrame) -> None:
         """End the connection of a peer that violates the framing, with a close frame unless one was sent before."""
         if not self._has_ended:
-            self._flush()
-            self._transport.write(close_frame(wrong.code, wrong.reason))
+            if not self._is_ended_by_flush():
+                self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
                 self._shared.hits["message_bytes"] += 1
         self._report_lost()
@@ -375,11 +374,17 @@ class WebSocket:
             except OSError:  # the peer may have reset the connection
                 self._transport.abort()
 
-    def _flush(self) -> None:
-        """Write now what the engine has to say to the messages before the one that ends the connection."""
+    def _is_ended_by_flush(self) -> bool:
+        """Write now what the engine has to say to what came before the end; whether it has closed the connection by that.
+
+        Of a close that it returns only the frames are written, since another close frame follows.
+        """
         if self._engine is not None:
             for link, output in self._engine.flush(monotonic()):
-                link.write(output)
+                frames = output.frames if isinstance(output, Close) else output
+                if frames:
+                    link.write(frames)
+        return self._has_ended
 
     def _report_lost(self) -> None:
         if self._engine is not None:

@@ -47,8 +47,8 @@ def events(messages):
     return [message["data"] for message in messages if "data" in message]
 
 
-def test_t16_an_event_goes_at_once_and_the_connect_stays_held(shore):
-    """T16: with a held connect or without one."""
+def test_bw16_an_event_goes_at_once_and_the_connect_stays_held(shore):
+    """BW16: with a held connect or without one."""
     peer = shore.join("/a")
     shore.house.publish("/a", 1)
     assert peer.link.left == [[{"channel": "/a", "data": 1}]]
@@ -60,8 +60,8 @@ def test_t16_an_event_goes_at_once_and_the_connect_stays_held(shore):
 
 
 @pytest.mark.parametrize("options", [{"connect_delivery_only": True}, {}], ids=["setting", "ack"])
-def test_t16_where_events_ride_with_connects_they_end_the_hold(options):
-    """T16, T23: events and the reply that closes their batch share one frame, events first."""
+def test_bw16_where_events_ride_with_connects_they_end_the_hold(options):
+    """BW16, BW23: events and the reply that closes their batch share one frame, events first."""
     shore = Shore(**options)
     peer = shore.join("/a", ext={} if options else {"ack": True})
     batch = 1
@@ -79,8 +79,8 @@ def test_t16_where_events_ride_with_connects_they_end_the_hold(options):
         peer.take()
 
 
-def test_t8_events_come_before_the_replies_of_the_same_turn(shore):
-    """T8: the publisher's own event, then the replies in the order of the requests."""
+def test_bw8_events_come_before_the_replies_of_the_same_turn(shore):
+    """BW8: the publisher's own event, then the replies in the order of the requests."""
     peer = shore.join("/a")
     for number in range(3):
         for batch in peer.engine.split(
@@ -94,15 +94,15 @@ def test_t8_events_come_before_the_replies_of_the_same_turn(shore):
     assert [message.get("data", message.get("id")) for message in frame] == [0, 1, 2, "0", "1", "2"]
 
 
-def test_t9_frames_of_events_end_at_60_000_bytes(shore):
-    """T9: one event alone may be larger."""
+def test_bw9_frames_of_events_end_at_60_000_bytes(shore):
+    """BW9: one event alone may be larger."""
     peer = shore.join("/a")
     shore.house.publish("/a", *("x" * 25_000 for _ in range(5)), "y" * 65_000)
     assert [len(frame) for frame in peer.link.left] == [2, 2, 1, 1]
 
 
-def test_t9_so_do_frames_of_replies(shore):
-    """T9: the replies to one request may need several frames."""
+def test_bw9_so_do_frames_of_replies(shore):
+    """BW9: the replies to one request may need several frames."""
     peer = shore.join("/a")
     peer.say(*(publish(f"/{'b' * 200}", 1, clientId=peer.client_id, id=str(n)) for n in range(600)))
     assert len(peer.link.left) == 3
@@ -110,8 +110,8 @@ def test_t9_so_do_frames_of_replies(shore):
     assert [message["id"] for message in peer.take()] == [str(n) for n in range(600)]
 
 
-def test_t14_the_held_connect_is_answered_after_hold_s(shore):
-    """T14, T15: without advice, and the next is held again."""
+def test_bw14_the_held_connect_is_answered_after_hold_s(shore):
+    """BW14, BW15: without advice, and the next is held again."""
     peer = shore.join("/a")
     peer.say(socket_connect(peer.client_id, id="1"))
     shore.house.pass_time(25)
@@ -123,8 +123,8 @@ def test_t14_the_held_connect_is_answered_after_hold_s(shore):
     assert peer.take() == [reply | {"id": "2"}]
 
 
-def test_t15_advice_is_absent_unless_asked_for_or_new(shore):
-    """T15: on the first connect too; a session that comes from a poll gets it once."""
+def test_bw15_advice_is_absent_unless_asked_for_or_new(shore):
+    """BW15: on the first connect too; a session that comes from a poll gets it once."""
     peer = shore.open()
     peer.say(SOCKET_HANDSHAKE)
     (welcome,) = peer.take()
@@ -144,8 +144,8 @@ def test_t15_advice_is_absent_unless_asked_for_or_new(shore):
     assert reply["advice"] == welcome["advice"]
 
 
-def test_t20_a_newer_connect_on_the_same_socket_has_the_older_one_answered(shore):
-    """T20: at once and without advice; the newer one is held."""
+def test_bw20_a_newer_connect_on_the_same_socket_has_the_older_one_answered(shore):
+    """BW20: at once and without advice; the newer one is held."""
     peer = shore.join()
     peer.say(socket_connect(peer.client_id, id="1"))
     peer.say(socket_connect(peer.client_id, id="2"))
@@ -153,8 +153,8 @@ def test_t20_a_newer_connect_on_the_same_socket_has_the_older_one_answered(shore
     assert shore.house.engine.sessions.holds == 1
 
 
-def test_t31_a_connect_held_elsewhere_is_answered_with_the_advice_to_wait(shore):
-    """T31: and the events go where the newest connect came from; the older socket stays open."""
+def test_bw31_a_connect_held_elsewhere_is_answered_with_the_advice_to_wait(shore):
+    """BW31: and the events go where the newest connect came from; the older socket stays open."""
     first = shore.join("/a")
     first.say(socket_connect(first.client_id, id="1"))
     second = shore.open()
@@ -169,8 +169,8 @@ def test_t31_a_connect_held_elsewhere_is_answered_with_the_advice_to_wait(shore)
     assert ([each["id"] for each in first.take()], events(second.take())) == (["p"], [2])
 
 
-def test_t31_between_a_socket_and_a_poll_too(shore):
-    """T31, T32: both ways."""
+def test_bw31_between_a_socket_and_a_poll_too(shore):
+    """BW31, BW32: both ways."""
     peer = shore.house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -187,8 +187,8 @@ def test_t31_between_a_socket_and_a_poll_too(shore):
     assert "advice" in poll.messages[0]  # it came by another transport before
 
 
-def test_t24_a_socket_with_a_session_refuses_others(shore):
-    """T24: nothing is executed, and neither session is touched."""
+def test_bw24_a_socket_with_a_session_refuses_others(shore):
+    """BW24: nothing is executed, and neither session is touched."""
     one, other = shore.join("/a"), shore.join("/b")
     one.say(publish("/b", 1, clientId=other.client_id, id="1"), socket_connect(other.client_id, id="2"))
     assert [reply["error"] for reply in one.take()] == ["402::session_unknown"] * 2
@@ -197,8 +197,8 @@ def test_t24_a_socket_with_a_session_refuses_others(shore):
     assert (events(one.take()), events(other.take())) == ([1], [2])
 
 
-def test_t12_a_second_handshake_makes_another_session(shore):
-    """T12: the older one's hold ends without a reply, and any other socket may claim it."""
+def test_bw12_a_second_handshake_makes_another_session(shore):
+    """BW12: the older one's hold ends without a reply, and any other socket may claim it."""
     peer = shore.join("/a")
     peer.say(socket_connect(peer.client_id, id="held"))
     peer.say(SOCKET_HANDSHAKE)
@@ -212,8 +212,8 @@ def test_t12_a_second_handshake_makes_another_session(shore):
     assert events(other.take()) == [1]
 
 
-def test_t21_a_disconnect_answers_the_held_connect_and_frees_the_socket(shore):
-    """T21, T24: then the socket may have another session."""
+def test_bw21_a_disconnect_answers_the_held_connect_and_frees_the_socket(shore):
+    """BW21, BW24: then the socket may have another session."""
     peer = shore.join("/a")
     peer.say(socket_connect(peer.client_id, id="held"))
     peer.say({"channel": "/meta/disconnect", "clientId": peer.client_id, "id": "d"})
@@ -224,8 +224,8 @@ def test_t21_a_disconnect_answers_the_held_connect_and_frees_the_socket(shore):
     assert peer.take()[0]["successful"] is True
 
 
-def test_t30_a_lost_socket_is_a_lost_poll(shore):
-    """T30: the session stays for `max_interval_s` from then on."""
+def test_bw30_a_lost_socket_is_a_lost_poll(shore):
+    """BW30: the session stays for `max_interval_s` from then on."""
     peer = shore.join("/a")
     peer.say(socket_connect(peer.client_id, id="held"))
     shore.house.pass_time(20)
@@ -240,8 +240,8 @@ def test_t30_a_lost_socket_is_a_lost_poll(shore):
     assert shore.house.session(peer.client_id) is None
 
 
-def test_t33_what_had_not_left_comes_first_on_the_next_socket(shore):
-    """T33: in front of the queue and in order."""
+def test_bw33_what_had_not_left_comes_first_on_the_next_socket(shore):
+    """BW33: in front of the queue and in order."""
     peer = shore.join("/a")
     peer.stall()
     shore.house.publish("/a", 1, 2)
@@ -253,8 +253,8 @@ def test_t33_what_had_not_left_comes_first_on_the_next_socket(shore):
     assert shore.house.engine.sessions.put_back == 2
 
 
-def test_t33_a_connect_elsewhere_takes_what_a_stalled_socket_has_not_sent(shore):
-    """T33: that socket is cut, or its client would get the events twice."""
+def test_bw33_a_connect_elsewhere_takes_what_a_stalled_socket_has_not_sent(shore):
+    """BW33: that socket is cut, or its client would get the events twice."""
     peer = shore.join("/a")
     peer.stall()
     shore.house.publish("/a", 1)
@@ -263,8 +263,8 @@ def test_t33_a_connect_elsewhere_takes_what_a_stalled_socket_has_not_sent(shore)
     assert peer.link.closed.code == 1006
 
 
-def test_t33_a_full_queue_ends_the_session(shore):
-    """T33: 1008 `queue full`."""
+def test_bw33_a_full_queue_ends_the_session(shore):
+    """BW33: 1008 `queue full`."""
     peer = shore.join("/a")
     peer.stall()
     for number in range(1_002):
@@ -295,8 +295,8 @@ def test_replies_that_nobody_reads_are_bounded():
     assert shore.house.session(peer.client_id) is not None
 
 
-def test_t40_a_socket_without_a_session_is_closed(shore):
-    """T40, T11: also after the end of its session; each publish without one restarts the clock."""
+def test_bw40_a_socket_without_a_session_is_closed(shore):
+    """BW40, BW11: also after the end of its session; each publish without one restarts the clock."""
     silent, publisher, left = shore.open(), shore.open(), shore.join()
     shore.house.pass_time(6)
     publisher.say(publish("/a", 1))
@@ -312,8 +312,8 @@ def test_t40_a_socket_without_a_session_is_closed(shore):
     assert not shore.sockets.open
 
 
-def test_t26_the_drain_answers_the_held_connect_and_closes(shore):
-    """T26: with advice to return, then 1001."""
+def test_bw26_the_drain_answers_the_held_connect_and_closes(shore):
+    """BW26: with advice to return, then 1001."""
     held, idle = shore.join("/a"), shore.join("/a")
     held.say(socket_connect(held.client_id, id="held"))
     shore.house.engine.sessions.drain(lambda: 1.5)
@@ -365,8 +365,8 @@ def test_what_waits_behind_a_request_is_bounded():
     assert shore.house.broker.published == 1
 
 
-def test_t5_the_cookie_of_the_101_belongs_to_the_session_once_it_is_shown(shore):
-    """T5, T32: a client that did not keep it is served without it."""
+def test_bw5_the_cookie_of_the_101_belongs_to_the_session_once_it_is_shown(shore):
+    """BW5, BW32: a client that did not keep it is served without it."""
     peer = shore.open()
     peer.engine._new_cookie = "c" * 40
     peer.say(SOCKET_HANDSHAKE)
@@ -401,8 +401,8 @@ steps = st.lists(
 
 
 @given(steps)
-def test_t32_t33_nothing_is_lost_doubled_or_reordered_by_moving(course):
-    """T30 to T33: random cuts, stalls, full queues and moves between sockets and polls, in both directions."""
+def test_bw32_bw33_nothing_is_lost_doubled_or_reordered_by_moving(course):
+    """BW30 to BW33: random cuts, stalls, full queues and moves between sockets and polls, in both directions."""
     shore = Shore(limits={"queue_events": 400})
     house, count, heard, ids = shore.house, 0, [], iter(range(10_000))
     first = shore.join("/a")
