@@ -46,7 +46,11 @@ class Door(NamedTuple):
     table: str
 
 
-DOORS = {"wamp": Door("/wamp", "wamp.2.json", "wamp"), "nt4": Door("/nt/robot", nt4.V41, "nt4")}
+DOORS = {
+    "wamp": Door("/wamp", "wamp.2.json", "wamp"),
+    "nt4": Door("/nt/robot", nt4.V41, "nt4"),
+    "bayeux": Door("/bayeux", "", "bayeux"),
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
