@@ -87,7 +87,7 @@ class CompressionMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request (ASGI)."""
+        """Serve one request, and compress its response (ASGI)."""
         await self._app(scope, receive, _Response(coding_of(scope), send).send)
 
 

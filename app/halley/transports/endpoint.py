@@ -76,7 +76,7 @@ class BayeuxRoute(WebSocketRoute):
                 raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
 
     def choose(self, offered: Iterable[str]) -> str:  # noqa: ARG002 - none of them is
-        """No subprotocol."""
+        """No subprotocol, which is empty."""
         return ""
 
     def headers(self, head: Head) -> list[Header]:

@@ -107,7 +107,7 @@ class EventsEndpoint(Endpoint):
         return path == PATH or path.startswith(f"{PATH}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, a stream or a publish (ASGI)."""
         await self._guarded(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

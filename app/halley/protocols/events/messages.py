@@ -84,7 +84,7 @@ class Lines:
         return b""
 
     def event(self, event: Event) -> bytes:
-        """An event of a channel."""
+        """An event of one of the stream's channels."""
         return b"%b\n" % render(event)
 
     def gap(self, gap: Gap) -> bytes:

@@ -163,7 +163,7 @@ class Stream(Session):
         return ()
 
     def receive(self, message: Any, now: float) -> None:
-        """Do nothing; see `split`."""
+        """Do nothing, since `split` returns no messages."""
 
     def paused(self) -> None:
         """Note that the reader takes nothing for now (`Engine.paused`)."""
