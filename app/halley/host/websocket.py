@@ -375,7 +375,7 @@ class WebSocket:
                 self._transport.abort()
 
     def _is_ended_by_flush(self) -> bool:
-        """Write now what the engine has to say to what came before the end; whether it has closed the connection by that.
+        """Write now what the engine has to say to what came before the end; whether that has closed the connection.
 
         Of a close that it returns only the frames are written, since another close frame follows.
         """
