@@ -223,7 +223,7 @@ async def test_halleys_own_client_behind_the_proxy(cluster):
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("kind", ["cometd9-node", "cometd7-node", "faye-node"])
+@pytest.mark.parametrize("kind", ["cometd9-node-polling", "cometd7-node-polling", "faye-node-polling"])
 async def test_foreign_clients_behind_the_proxy(cluster, kind):
     """Stock clients, which keep no cookies or their own, hear and publish as with one server."""
     require("node")
@@ -251,7 +251,7 @@ async def test_foreign_clients_go_on_with_their_sessions_when_the_node_of_these_
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(round_robin(a))
         clients = []
-        for kind in ("cometd9-node-extended", "faye-node"):
+        for kind in ("cometd9-node-polling", "faye-node-polling"):
             client = await NodeClient.start(f"http://127.0.0.1:{proxy.port}/bayeux", KINDS[kind])
             stack.push_async_callback(client.close)
             assert (await client.open()).successful

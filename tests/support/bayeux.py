@@ -87,6 +87,7 @@ class House:
         history: JSON | None = None,
         lazy: Sequence[Lazy] = (),
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
+        node_of: Callable[[str, float], str | None] | None = None,
         **options: Any,
     ) -> None:
         self.now = START_S
@@ -109,6 +110,7 @@ class House:
             identities=self.identities,
             lazy=lazy,
             connection_types=connection_types,
+            node_of=node_of,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
         if history is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from halley.transports.bodies import messages_of_body, read_body, usual_messages
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import BAD_TOKEN, CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
-from halley.transports.relay import Relay, is_relayed
+from halley.transports.relay import Relay, is_relayed, relay_text
 from halley.transports.websocket import Endpoint, WebSocketRoute, serve_socket
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
@@ -109,6 +110,8 @@ class BayeuxEndpoint(Endpoint):
         self.guard = guard
         self.route = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
         self.relay = relay
+        if relay is not None:
+            bayeux.relay_by(partial(relay_text, relay, note))
         self.note = note
         self._engine = bayeux.engine
         self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "POST")

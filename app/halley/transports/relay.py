@@ -10,15 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from time import monotonic
+from typing import NamedTuple, Protocol, cast
 
 from starlette.types import Receive, Scope, Send
 
+from halley.protocols.bayeux.outcomes import Misdirected
+from halley.protocols.bayeux.socket import Relayed
+from halley.protocols.contract import ABNORMAL, POLICY_VIOLATION, TRY_AGAIN_LATER, Close
 from halley.transports.asgi import host_connection, target_of
 from halley.transports.bodies import Disconnected, disconnected
 from halley.transports.guard import Rejection
-from halley.transports.head import Head, Header
-from halley.transports.middleware import head_in
+from halley.transports.head import JSON, Head, Header
+from halley.transports.middleware import Note, head_in
+
+_OF_WEBSOCKETS = b"sec-websocket-"
 
 
 class Answer(NamedTuple):
@@ -122,3 +128,43 @@ async def is_relayed(
     else:
         connection.settle(relaying.settle)
     return True
+
+
+def relay_text(
+    relay: Relay, note: Note, misdirected: Misdirected, text: bytes, done: Callable[[Relayed, float], None]
+) -> Callable[[bool], None] | Close:
+    """Pass on the messages of a WebSocket as the POST that they would be (`protocols.bayeux.socket.Relay`)."""
+    request = misdirected.request
+    opening = cast(Head, request.context)
+    fields = {name: value for name, value in opening.fields.items() if not name.startswith(_OF_WEBSOCKETS)}
+    fields |= [JSON]
+    head = Head("POST", opening.path, opening.query_string, fields, opening.address, opening.scheme)
+    target = opening.path.encode() + (b"?%b" % opening.query_string if opening.query_string else b"")
+    # The connection of a poll is kept apart, since another request may be passed on while it is held.
+    client = request.connection if request.is_poll else opening
+    try:
+        return relay.send(
+            misdirected.node,
+            RelayedRequest(target, head, text, client, request.is_poll),
+            lambda outcome: done(_for_socket(outcome), monotonic()),
+        ).settle
+    except Rejection as rejection:
+        note(rejection, head)
+        return _close_for(rejection.status, rejection.text)
+
+
+def _for_socket(outcome: Outcome) -> Relayed:
+    if outcome is Failure.GONE:
+        return None
+    if isinstance(outcome, Rejection):
+        return _close_for(outcome.status, outcome.text)
+    if not isinstance(outcome, Answer):
+        return Close([], ABNORMAL, "relay_lost")
+    if outcome.status != 200:
+        return _close_for(outcome.status, outcome.body.decode("ascii", "replace"))
+    return outcome.body
+
+
+def _close_for(status: int, text: str) -> Close:
+    """The end of a WebSocket whose request a POST would have answered with this status and text."""
+    return Close([], TRY_AGAIN_LATER if status == 503 else POLICY_VIOLATION, text)

@@ -16,10 +16,14 @@ from halley.settings import Limits
 
 
 class Batch(NamedTuple):
-    """The messages of one request, and whether any of them contains an `OutOfRange` number."""
+    """The messages of one request, and whether any of them contains an `OutOfRange` number.
+
+    `text` is that of a WebSocket's message: in a cluster it may have to be passed on.
+    """
 
     messages: list[dict[str, Any]]
     has_odd_numbers: bool
+    text: bytes = b""
 
 
 class Malformed(Exception):

@@ -9,7 +9,7 @@ from typing import cast
 
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import HttpContext
-from halley.protocols.bayeux.socket import Socket, Sockets
+from halley.protocols.bayeux.socket import Relay, Socket, Sockets
 from halley.protocols.contract import GOING_AWAY, Context, Count, Link, Pings, WaitFor, WebSocketService, WireProtocol
 
 _CHECKS = 4
@@ -35,6 +35,10 @@ class BayeuxProtocol(WireProtocol):
             reports_left=True,
         )
         self._drain_s = drain_s
+
+    def relay_by(self, relay: Relay) -> None:
+        """Pass on what WebSockets bring for sessions of other nodes of a cluster; a server alone has no such nodes."""
+        self.sockets.relay = relay
 
     def connect(
         self,

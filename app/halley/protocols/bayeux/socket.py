@@ -14,12 +14,17 @@ connection is lost before, they return to the outbox, in front of the others and
 
 Requests are handled one after the other. While one waits (for a program's hook, the history or its next turn) those
 behind it stay unread.
+
+In a cluster, a request of a session that another node has is passed on to that node, as the POST that it would be, and
+the body of the response is written as one frame. There the session polls: its events come with its connects. Behind a
+connect that is held there one more request may be passed on; behind any other those that follow stay unread.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -61,13 +66,46 @@ from halley.protocols.contract import (
 _LATE_AT_ONCE: Final = 50
 """Connections that are closed in one turn of the event loop because they have had no session for too long."""
 
+_MOST_RELAYED: Final = 2
+"""Requests of one connection that other nodes have at a time: a connect that is held, and one more."""
+
+_SUCCEEDED: Final = b'"successful":true'
+"""A response with this is to a live session: in texts quotes are escaped, and events are sent to sessions alone."""
+
+Relayed = bytes | Close | None
+"""What becomes of a request that is passed on to another node: the body of the response, the end of the WebSocket, or
+None if that node is gone, and has not seen the request."""
+
+Relay = Callable[[Misdirected, bytes, Callable[[Relayed, float], None]], Callable[[bool], None] | Close]
+"""Passes on a request, whose text is given, and calls back with what has become of it, and the time.
+
+It calls back once more, with a `Close`, if the other node takes its response back. It returns what reports whether the
+client's kernel has all of the response, or else that the client is gone; or a `Close` if it cannot pass it on.
+"""
+
+
+class RelayedRequest:
+    """A request of a WebSocket that another node has; `body` is that of the response, empty until it is there."""
+
+    __slots__ = ("body", "is_written", "request", "settle")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.settle: Callable[[bool], None] | None = None
+        self.body = b""
+        self.is_written = False  # but perhaps not all is in the kernel
+
 
 class Sockets:
-    """The WebSockets of one server. `wait` awaits what a program's hooks return."""
+    """The WebSockets of one server. `wait` awaits what a program's hooks return.
+
+    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
+    """
 
     def __init__(self, engine: BayeuxEngine, wait: WaitFor) -> None:
         self.engine = engine
         self.wait = wait
+        self.relay: Relay | None = None
         self.open: dict[Socket, None] = {}
         self.hellos: TimeoutQueue[Socket] = TimeoutQueue(engine.options.hello_s)  # those without a session
         self.count_as_activity = engine.options.activity == "client_server"  # the events that are written
@@ -97,6 +135,7 @@ class Socket:
     """
 
     __slots__ = (
+        "_awaits_node",
         "_context",
         "_cookies",
         "_engine",
@@ -107,6 +146,7 @@ class Socket:
         "_link",
         "_new_cookie",
         "_now",
+        "_relayed",
         "_replies",
         "_request",
         "_session",
@@ -143,6 +183,8 @@ class Socket:
         self._request: Request | None = None  # the one that waits; it has not been handled to its end
         self._unread: deque[bytes] | None = None  # the text messages behind it
         self._unread_bytes = 0
+        self._relayed: list[RelayedRequest] = []
+        self._awaits_node = False  # what comes next stays unread because of one of them
         self._welcome: Reply | None = None  # the latest reply to a handshake
         self._frames_key = f"bayeux {link.kind}"
         self._is_paused = False
@@ -161,7 +203,7 @@ class Socket:
         self._now = now
         if is_binary:
             self._end(UNSUPPORTED_DATA, "binary messages are not accepted", now)
-        elif self._request is None and self._unread is None:
+        elif self._request is None and self._unread is None and not self._awaits_node:
             batch = self._read(data, now)
             return () if batch is None else (batch,)
         elif not self._is_over:
@@ -190,7 +232,10 @@ class Socket:
             self._sockets.hellos.restart(self, now)
         try:
             outcome = self._engine.receive(request, now)
-        except Misdirected:
+        except Misdirected as misdirected:
+            if self.session is None:
+                self._relay(misdirected, message.text, now)
+                return
             outcome = self._engine.receive_here(request, now)
         self._act_on(request, outcome, now)
 
@@ -204,6 +249,8 @@ class Socket:
         unsettled, self._unsettled = self._unsettled, []
         for reply in unsettled:
             self._engine.sessions.settle_delayed(reply, now, is_written=True)
+        for relayed in [each for each in self._relayed if each.is_written]:
+            self._settle(relayed, now)
         self._engine.broker.mark_ready(self)
 
     def lost(self, now: float) -> None:
@@ -220,6 +267,10 @@ class Socket:
         unsettled, self._unsettled = self._unsettled, []
         for reply in unsettled:
             sessions.settle_delayed(reply, now, is_written=False)
+        relayed, self._relayed = self._relayed, []
+        for each in relayed:
+            if each.settle is not None:
+                each.settle(False)  # noqa: FBT003 - the callback's one meaning
         if self._session is not None:
             sessions.lost(self._session, self, now)
             self._session = None
@@ -279,7 +330,8 @@ class Socket:
 
     def late(self, now: float) -> None:
         """Close the connection because it has had no session for `hello_s`."""
-        if self._request is not None:  # perhaps a handshake that waits for a program's policy
+        # Perhaps a handshake that waits for a program's policy, or a connect that another node holds.
+        if self._request is not None or self._relayed:
             self._sockets.hellos.restart(self, now)
             return
         self._engine.broker.hits["hello_s"] += 1
@@ -296,14 +348,16 @@ class Socket:
 
     def flush(self, now: float) -> tuple[()]:
         """Handle the next of the messages that were behind another, and write all that is to be written."""
-        if self._request is None and self._unread:
+        if self._request is not None or self._awaits_node:
+            pass
+        elif self._unread:
             data = self._unread.popleft()
             self._unread_bytes -= len(data) + OVERHEAD_BYTES
             batch = self._read(data, now)
             if batch is not None:
                 self.receive(batch, now)
             self._engine.broker.mark_ready(self)
-        elif self._request is None:
+        else:
             self._unread = None
         self.send(now)
         return ()
@@ -330,6 +384,8 @@ class Socket:
                     return
         if self._replies and not (self._is_paused or self._is_over):
             self._has_sent(None, [], now)
+        if self._relayed:
+            self._write_relayed(now)
 
     def _has_sent(self, session: BayeuxSession | None, events: list[Event], now: float) -> bool:
         """Write events, with all replies behind the last ones; whether all of it is in the kernel."""
@@ -400,9 +456,9 @@ class Socket:
         limits = self._engine.broker.limits
         messages = usual(data, limits)
         if messages is not None:
-            return Batch(messages, has_odd_numbers=False)
+            return Batch(messages, has_odd_numbers=False, text=data)
         try:
-            return parse((data,), limits)
+            return parse((data,), limits)._replace(text=data)
         except Malformed as wrong:
             if wrong.limit:
                 self._engine.broker.hits[wrong.limit] += 1
@@ -456,6 +512,65 @@ class Socket:
 
         options = self._engine.options
         self._sockets.wait(wait.awaitable, options.policy_s if wait.limit_s is None else wait.limit_s, resume)
+
+    # Requests of sessions that other nodes have
+
+    def _relay(self, misdirected: Misdirected, text: bytes, now: float) -> None:
+        """Have the node that has the session of a request answer it."""
+        assert self._sockets.relay is not None
+        relayed = RelayedRequest(misdirected.request)
+        settle = self._sockets.relay(misdirected, text, partial(self._act_on_relayed, relayed))
+        if isinstance(settle, Close):
+            self._end(settle.code, settle.reason, now)
+            return
+        relayed.settle = settle
+        self._relayed.append(relayed)
+        self._order_relayed()
+
+    def _act_on_relayed(self, relayed: RelayedRequest, outcome: Relayed, now: float) -> None:
+        self._now = now
+        if isinstance(outcome, Close):
+            self._end(outcome.code, outcome.reason, now)
+            return
+        if outcome is None:
+            self._relayed.remove(relayed)
+            try:
+                self._act_on(relayed.request, self._engine.receive_here(relayed.request, now), now)
+            except Exception:
+                self._end(INTERNAL_ERROR, "internal error", now)
+                raise
+        else:
+            relayed.body = outcome
+        self._order_relayed()
+
+    def _order_relayed(self) -> None:
+        """Leave what comes next unread, unless nothing is passed on but a connect, which may be held.
+
+        With an answer that is not all in the kernel that is over: its node would cut it because of the next connect.
+        """
+        relayed = self._relayed
+        is_held = all(each.request.is_poll and not each.body for each in relayed)
+        self._awaits_node = len(relayed) == _MOST_RELAYED or not is_held
+        self._engine.broker.mark_ready(self)
+
+    def _write_relayed(self, now: float) -> None:
+        """Write the answers of other nodes, as far as the link takes them."""
+        for relayed in [each for each in self._relayed if each.body and not each.is_written]:
+            if self._is_stalled() or self._is_over:
+                return
+            relayed.is_written = True
+            self._link.write([self._link.text(relayed.body)])
+            if not self._is_stalled():
+                self._settle(relayed, now)
+
+    def _settle(self, relayed: RelayedRequest, now: float) -> None:
+        """Note that all of an answer is in the kernel. A request that has succeeded gives the client `hello_s` more."""
+        self._relayed.remove(relayed)
+        if relayed.settle is not None:
+            relayed.settle(True)  # noqa: FBT003 - the callback's one meaning
+        if self.session is None and _SUCCEEDED in relayed.body:
+            self._sockets.hellos.restart(self, now)
+        self._order_relayed()
 
     def _drop(self, outcome: Outcome | Cut | Close) -> None:
         """Give back an outcome that came after the end."""
