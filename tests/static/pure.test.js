@@ -174,7 +174,7 @@ table("the name of a protocol", nameOf, [
   ["bayeux", "Bayeux"],
   ["wamp", "WAMP"],
   ["nt4", "NT4"],
-  ["events", "Event stream"],
+  ["events", "SSE"],
   ["another", "another"],
   ["constructor", "constructor"],
 ]);
