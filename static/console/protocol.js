@@ -5,7 +5,7 @@
 import { element } from "./element.js";
 
 /** The names to show, by the server's names. */
-export const PROTOCOLS = { bayeux: "Bayeux", wamp: "WAMP", nt4: "NT4" };
+export const PROTOCOLS = { bayeux: "Bayeux", wamp: "WAMP", nt4: "NT4", events: "SSE" };
 
 /** The name to show; an unknown protocol's is the server's. @param {string} protocol */
 export function nameOf(protocol) {

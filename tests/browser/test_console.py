@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from browser.conftest import keep
+from browser.conftest import SPEAKING_NT4, keep
 from support.socket_gate import BLOCKING, gate
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
@@ -424,6 +424,7 @@ async def test_a_reload_keeps_the_tabs_subscriptions(profile, server):
     await expect(subscription(page, "/**")).to_have_count(0)
 
 
+@pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True, ids=["every-protocol"])
 async def test_it_fits_its_window(profile, server):
     """At widths of at least 360 pixels the page never scrolls sideways, however long channels, data and errors are."""
     page = await open_console(profile, server)

@@ -107,15 +107,21 @@ class Sleeper:
 
 
 @pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
-async def test_sessions_of_three_protocols_come_and_go(profile, server):
+async def test_sessions_of_all_protocols_come_and_go(profile, server):
     """Each session is shown with its protocol, user and subscriptions; when it ends, the reason is in the changes."""
     page = await open_sessions(profile, server)
     await expect(rows(page)).to_have_count(1)
     await expect(rows(page)).to_contain_text("Bayeux")
-    async with await wamp.join(server.url) as router, await nt4.connect(server.url, "robot 7") as robot:
+    async with (
+        await wamp.join(server.url) as router,
+        await nt4.connect(server.url, "robot 7") as robot,
+        httpx.AsyncClient() as reader,
+        reader.stream("GET", f"{server.url}/events/orders"),
+    ):
         await router.subscribe("com.myapp.orders")
         await robot.subscribe("/arm", subuid=1, prefix=True)
-        await expect(rows(page)).to_have_count(3)
+        await expect(rows(page)).to_have_count(4)
+        await expect(cell(row_of(page, "SSE"), HEARS)).to_have_text("/orders")
         await expect(cell(row_of(page, "WAMP"), HEARS)).to_have_text("/com/myapp/orders")
         await expect(cell(row_of(page, "WAMP"), ROLE)).to_have_text("anonymous")
         await expect(cell(row_of(page, "NT4"), WHO)).to_have_text("robot 7")
@@ -127,7 +133,7 @@ async def test_sessions_of_three_protocols_come_and_go(profile, server):
         assert re.fullmatch("[0-9a-f]{16}", session)
         await expect(cell(row_of(page, "NT4"), SESSION)).to_have_text(session[:8])
     await expect(rows(page)).to_have_count(1)
-    for protocol in ("WAMP", "NT4"):
+    for protocol in ("WAMP", "NT4", "SSE"):
         gone = changes(page).filter(has_text=protocol).filter(has_text="closed")
         await expect(gone).to_have_count(1)
         assert await gone.locator(".more").text_content()

@@ -13,6 +13,8 @@ from clients.program import ProgramClient
 from support.programs import require_program, unavailable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clients.kinds import Kind
 
 _QUICK = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"  # a short-lived JVM
@@ -25,12 +27,17 @@ class JavaClient(ProgramClient):
     @classmethod
     async def start(cls, url: str, kind: Kind, **more: Any) -> Self:
         """Create a client of that kind for the server at `url`, not opened yet; `more` are options of its driver."""
-        java, maven = require_program("java"), require_program("mvn")
-        command = [maven, "--batch-mode", "--quiet", "compile", *_LIBRARIES]
+        java = require_program("java")
+        require_program("mvn")
         try:
-            folder = await asyncio.to_thread(built, HERE / "java", command)
+            folder = await asyncio.to_thread(driver)
         except Missing as missing:
             unavailable(f"CometD's Java client is missing: {missing}")
         path = os.pathsep.join((str(folder / "target/classes"), str(folder / "lib/*")))
         options = json.dumps({"url": url, "without": kind.without, "extensions": kind.extensions, **more})
         return await cls.running("CometD's Java client", java, *_QUICK, "-cp", path, "Driver", options)
+
+
+def driver() -> Path:
+    """Return the folder with the driver and its libraries, which are built if they were not. Raises `Missing`."""
+    return built(HERE / "java", ["mvn", "--batch-mode", "--quiet", "compile", *_LIBRARIES])

@@ -70,9 +70,10 @@ async def test_receive(kind, site):
     assert await client.subscribe("/room") == OK
     await publish(server.port, *(("/room", value) for value in VALUES))
     await client.hears(*(("/room", value) for value in VALUES))
-    for value in VALUES:
+    own = [value for value in VALUES if value is not None or KINDS[kind].runtime != "java"]  # which omits data of null
+    for value in own:
         assert await client.publish("/room", value) == OK
-    await client.hears(*(("/room", value) for value in VALUES + VALUES))
+    await client.hears(*(("/room", value) for value in VALUES + own))
 
 
 @every_client

@@ -150,14 +150,15 @@ async def test_a_session_goes_on_by_the_other_transport(kind, site):
     assert handshakes(client) == 1
 
 
-@clients("cometd9-node", "cometd-same-origin", "cometd-java", "faye-node", "aiocometd")
+@clients("cometd9-node", "cometd-cross-origin", "cometd-java", "faye-node", "aiocometd")
 @pytest.mark.slow
 async def test_a_server_that_leaves_hands_its_clients_to_the_next(kind, site, tmp_path):
     """A server that drains closes its sockets, and clients go on at another one behind the same address."""
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
-    async with launched(cwd=folders[0]) as first, launched(cwd=folders[1]) as second:
+    pages = {"HALLEY_CORS_ORIGINS": f"http://localhost:{site.pages_port}"}
+    async with launched(cwd=folders[0], **pages) as first, launched(cwd=folders[1], **pages) as second:
         proxy = await site.relay(first)
         client = await site.join(kind, proxy.port)
         assert await client.subscribe("/room") == OK

@@ -214,6 +214,26 @@ async def test_bw5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_be
             assert reply["error"] == "402::session_unknown"
 
 
+async def test_bw5_of_two_cookies_that_a_browser_was_given_either_leads_to_its_session():
+    """BW34: Faye's page opens a WebSocket while it handshakes, and the browser keeps the cookie that came last."""
+    async with serving() as served:
+        for kept in (0, 1):
+            socket, wire = await BayeuxWire.open(served), await served.wire()
+            welcome = await wire.post(SOCKET_HANDSHAKE)
+            client_id = welcome.messages[0]["clientId"]
+            given = [answer.set_cookies[0].partition(";")[0] for answer in (welcome, socket.opened)]
+            assert (await socket.ask(socket_connect(client_id, id="1")))[-1]["successful"] is True
+            thief = await BayeuxWire.open(served)
+            stranger = await BayeuxWire.open(served, cookie=thief.opened.set_cookies[0].partition(";")[0])
+            assert (await stranger.ask(socket_connect(client_id, id="2")))[-1]["error"] == "402::session_unknown"
+            again = await BayeuxWire.open(served, cookie=given[kept])
+            (reply,) = await again.ask(socket_connect(client_id, id="3", advice={"timeout": 0}))
+            assert reply["successful"] is True
+            for cookie in (given[1 - kept], ""):  # from then on the one that was shown is needed
+                other = await BayeuxWire.open(served, cookie=cookie)
+                assert (await other.ask(socket_connect(client_id, id="4")))[-1]["error"] == "402::session_unknown"
+
+
 async def test_bw5_a_bearer_token_of_the_opening_request_is_the_default_identity():
     """BW5: a bad one is refused with 401 and no 101; a handshake's own token wins."""
     settings = brisk(

@@ -1,6 +1,7 @@
 /** What computes without a page: shapes, numbers, times, JSON, names, patterns. */
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { even, powers } from "../../static/console/axis.js";
@@ -10,6 +11,7 @@ import { troubles } from "../../static/console/cluster-troubles.js";
 import { matches } from "../../static/console/feed.js";
 import { parsed } from "../../static/console/json.js";
 import { duration, perSecond, short, weight, whole } from "../../static/console/numbers.js";
+import { nameOf, PROTOCOLS } from "../../static/console/protocol.js";
 import { isDenied, plain, refusal } from "../../static/console/refusals.js";
 import { Replay } from "../../static/console/replay.js";
 import { flag, list, map, number, object, optional, text, time } from "../../static/console/shape.js";
@@ -167,3 +169,23 @@ table("the sentences about a cluster", troubles, [
   ],
   [{ ...SOUND, differs: [{ what: "record", nodes: [["a", "b"], ["c"]] }] }, ["The nodes differ in record (a and b, unlike c)."]],
 ]);
+
+table("the name of a protocol", nameOf, [
+  ["bayeux", "Bayeux"],
+  ["wamp", "WAMP"],
+  ["nt4", "NT4"],
+  ["events", "SSE"],
+  ["another", "another"],
+  ["constructor", "constructor"],
+]);
+
+test("each protocol has a choice in the filter of sessions, and a colour of its own", () => {
+  const read = (/** @type {string} */ file) => readFileSync(new URL(`../../static/${file}`, import.meta.url), "utf8");
+  const filter = read("index.html").match(/id="sessions-protocol"[^]*?<\/select>/)?.[0] ?? "";
+  const choices = [...filter.matchAll(/value="(\w+)">([^<]+)</g)].map(([, value, name]) => [value, name]);
+  assert.deepEqual(Object.fromEntries(choices), PROTOCOLS);
+  for (const protocol of Object.keys(PROTOCOLS)) {
+    assert.match(read("console/console.css"), new RegExp(`\\[data-protocol="${protocol}"\\]`));
+    assert.match(read("look.css"), new RegExp(`--${protocol}: `));
+  }
+});

@@ -47,7 +47,7 @@ export function drive({CometD, AckExtension, BinaryExtension, ReloadExtension, T
     });
     // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
     cometd.addListener("/meta/handshake", (handshake) => {
-        if (handshake.successful && (handshake.reestablish || handshake.ext?.reload)) {
+        if (handshake.successful) {
             cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
         }
     });

@@ -99,8 +99,10 @@ class BayeuxSession(Session):
     """The session of a client, or a local session of the program itself.
 
     `cookie` is the browser cookie that the session belongs to. Once `is_bound`, its client has sent that cookie, and
-    every further request must; until then the session's id alone is the secret. `hold_s`, `interval_s` and
-    `max_interval_s` are this session's own (seconds), from the settings unless a program changed them.
+    every further request must; until then the session's id alone is the secret. A browser that opens a WebSocket while
+    it handshakes by POST is given a cookie by each response, and keeps the one that comes last: so until the session is
+    bound, the one of its WebSocket, `socket_cookie`, counts as well. `hold_s`, `interval_s` and `max_interval_s` are
+    this session's own (seconds), from the settings unless a program changed them.
     """
 
     __slots__ = (
@@ -126,6 +128,7 @@ class BayeuxSession(Session):
         "rested",
         "rests_until",
         "socket",
+        "socket_cookie",
         "spare",
         "state",
         "unsettled",
@@ -135,6 +138,7 @@ class BayeuxSession(Session):
         super().__init__(session_id, "bayeux", owner, outbox)
         self.state: State = "new"
         self.cookie = ""
+        self.socket_cookie = ""
         self.is_bound = False
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
@@ -163,16 +167,23 @@ class BayeuxSession(Session):
         known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
         self.cookie = known or new_cookie()
         if known is not None:
-            self.is_bound, self.browser = True, known
+            self._bind(known)
 
     def admits(self, cookies: Sequence[str]) -> bool:
-        """Whether a request with these cookies may use this session; the first that has its cookie binds it."""
+        """Whether a request with these cookies may use this session; the first that shows a cookie of its binds it."""
         for cookie in cookies:
             if cookie is self.cookie or (cookie.isascii() and compare_digest(self.cookie, cookie)):
                 if not self.is_bound:
-                    self.is_bound, self.browser = True, self.cookie
+                    self._bind(cookie)
+                return True
+            if self.socket_cookie and cookie.isascii() and compare_digest(self.socket_cookie, cookie):
+                self._bind(cookie)
                 return True
         return not cookies and not self.is_bound
+
+    def _bind(self, cookie: str) -> None:
+        self.cookie = self.browser = cookie
+        self.is_bound, self.socket_cookie = True, ""
 
     @property
     def is_pushed(self) -> bool:

@@ -299,6 +299,8 @@ class Socket:
     def take(self, session: BayeuxSession, now: float) -> None:
         """Have a session, whose events are to be written here from now on, in place of the one before."""
         before, self._session = self._session, session
+        if not session.is_bound:
+            session.socket_cookie = self._new_cookie
         if before is not None and before is not session:
             self._engine.sessions.lost(before, self, now)
         self._sockets.hellos.forget(self)

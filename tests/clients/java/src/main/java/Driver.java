@@ -5,6 +5,7 @@ import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -256,6 +257,6 @@ public class Driver {
     }
 
     private static Collection<Object> listOf(Object parsed) {
-        return parsed instanceof Object[] array ? List.of(array) : new ArrayList<>((Collection<?>)parsed);
+        return parsed instanceof Object[] array ? Arrays.asList(array) : new ArrayList<>((Collection<?>)parsed);
     }
 }
