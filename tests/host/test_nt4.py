@@ -305,6 +305,9 @@ class NoTables:
         self.split_times += 1
         return ()
 
+    def flush(self, now):
+        return ()
+
     def lost(self, now):
         self.lost_times += 1
 
