@@ -139,9 +139,8 @@ class BayeuxEndpoint(Endpoint):
         `context` is the request's whole head or makes it.
         """
         content_type, cookies, token = post
-        messages = None
-        if content_type in IN_UTF_8 or charset_of(content_type) == "utf-8":
-            messages = usual(body, self._limits)
+        is_utf_8 = content_type in IN_UTF_8 or charset_of(content_type) == "utf-8"
+        messages = usual(body, self._limits) if is_utf_8 else None
         if messages is not None:
             request = Request(messages, _LONG_POLLING, connection, cookies, context)
         else:

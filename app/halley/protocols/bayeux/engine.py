@@ -209,14 +209,10 @@ class BayeuxEngine:
         client_id, message_id = fields.get("clientId"), fields.get("id")
         if type(client_id) is not str or request.session is not None:
             return self._receive_without_id(request, fields, now)
-        is_usual = len(fields) == _USUAL_FIELDS and is_id(message_id)
-        is_connect = (
-            is_usual
-            and fields.get("channel") == CONNECT
-            and fields.get("connectionType") in self.replies.connection_types
-        )
-        is_usual = is_connect or (is_usual and self._is_usual_publish(fields))
-        session = self.sessions.find(client_id, request, now) if is_usual else None
+        is_connect = fields.get("channel") == CONNECT and fields.get("connectionType") in self.replies.connection_types
+        if len(fields) != _USUAL_FIELDS or not is_id(message_id) or not (is_connect or self._is_usual_publish(fields)):
+            return None
+        session = self.sessions.find(client_id, request, now)
         if session is None:
             return None
         if is_connect:

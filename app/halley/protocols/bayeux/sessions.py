@@ -186,7 +186,7 @@ class Sessions:
         if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
             return ()
         if session.socket is not None and session.is_pushed:
-            session.socket.send(now)
+            session.socket.push(session, now)
             return ()
         if session.held is None:
             return ()
