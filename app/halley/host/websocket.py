@@ -339,7 +339,8 @@ class WebSocket:
             self._shared.hits[limit] += 1
         if code != INTERNAL_ERROR:
             self._flush()
-        self._end(code, reason)
+        if not self._has_ended:  # else the engine has just ended it, with a close frame of its own
+            self._end(code, reason)
         self._report_lost()
 
     def _answer_close(self, data: bytes) -> None:
@@ -353,6 +354,7 @@ class WebSocket:
         """End the connection of a peer that violates the framing, with a close frame unless one was sent before."""
         if not self._has_ended:
             self._flush()
+        if not self._has_ended:
             self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
                 self._shared.hits["message_bytes"] += 1
