@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halley.protocols.bayeux.batches import usual
 from halley.protocols.json_text import OutOfRange, has_out_of_range
 from halley.settings import Limits
-from halley.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body, usual_messages
+from halley.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body
 from halley.transports.guard import Rejection
 
 LIMITS = Limits()
@@ -207,7 +208,7 @@ def test_a_peer_that_leaves_before_its_end_sends_nothing():
 def test_usual_bodies_give_the_same_messages(sent):
     """The short way has the messages of the long one, and leaves to that each that has a number out of range."""
     data = json.dumps(sent[0] if len(sent) == 1 else sent).encode()
-    found = usual_messages(data, b"application/json", LIMITS)
+    found = usual(data, LIMITS)
     if not sent:
         assert found is None
         return
@@ -227,7 +228,7 @@ def test_usual_bodies_have_no_more_levels_than_are_allowed(levels, begin, end, s
     deep = begin * levels + b"1" + end * levels
     data = b'[{"data":%b}]' % deep if not siblings else b'[{"data":[%b%b]}]' % (b"1," * siblings, deep)
     limits = replace(LIMITS, nesting=7)
-    found = usual_messages(data, b"application/json", limits)
+    found = usual(data, limits)
     if levels + 2 + bool(siblings) <= 7:
         assert found == messages_of_body(data, b"application/json", limits).messages
     else:

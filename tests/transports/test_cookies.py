@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halley.settings import Cookie
-from halley.transports.endpoint import browser_cookie, cookie_values
+from halley.transports.cookies import browser_cookie, cookie_values
 from halley.transports.head import Head
 
 NAME = b"BAYEUX_BROWSER"

@@ -204,11 +204,11 @@ class Broker:
     def touch(self, session: Session, deadline: float) -> None:
         """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
         if session.closed is None:
+            if deadline > session.expiry:  # noqa: PLR1730 - a call of `min` would cost more
+                deadline = session.expiry
             session.deadline = deadline
-            if deadline > session.expiry:
-                session.deadline = session.expiry
-            if session.deadline < session.alarm_at:
-                self.deadlines.move(session, session.deadline)
+            if deadline < session.alarm_at:
+                self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> bool:
         """Call the owners of sessions whose deadline has passed, `DUE_AT_ONCE` at most; whether there may be more.

@@ -163,8 +163,9 @@ class Event:
     @property
     def nbytes(self) -> int:
         """About the event's size in memory, in bytes: payload, encoded frames and Python's objects."""
-        nbytes = 2 * len(self.payload) + _OBJECTS_BYTES
-        return nbytes if self.details is None else nbytes + 2 * len(self.details)
+        if self.details is None:
+            return 2 * len(self.payload) + _OBJECTS_BYTES
+        return 2 * (len(self.payload) + len(self.details)) + _OBJECTS_BYTES
 
     @property
     def ext(self) -> str | None:

@@ -163,6 +163,9 @@ class BayeuxConnection(Connection):
             known = self._bayeux.proxied.recall(self.address, data)
             if known is not None:
                 self._repeated, self._source, self._cors = known
+                if not self._has_served:  # the first here; all of its head is known, from another connection
+                    self._has_served = True
+                    self._set_timeout(None)
         repeated = self._repeated
         if repeated is None:
             return False

@@ -134,9 +134,6 @@ class Connection(Peer):
                     self.cut("sends_on")
             elif self._unparsed is None and (is_free or not self._is_busy()):
                 if is_free and self.parser is None and self._serve_repeated(data):
-                    if self._timeouts is not None:  # it was the first: its head is known from another connection
-                        self._has_served = True
-                        self._choose_timeout()
                     return
                 if len(data) <= _HEAD_PIECE_BYTES:
                     self._feed(data)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
-from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, usual, value_of
+from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, value_of
 from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
 from halley.transports.guard import Rejection
@@ -28,7 +28,7 @@ _CHARSETS = re.compile(
 """The codecs that are accepted. Python has more; some are not character sets (zip, rot13), some quadratic (idna)."""
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
-_IN_UTF_8: Final = frozenset((b"application/json", b"application/json;charset=UTF-8"))
+IN_UTF_8: Final = frozenset((b"application/json", b"application/json;charset=UTF-8"))
 """What nearly all clients send; any other content type is looked at."""
 
 _REMEMBERED = 64
@@ -92,7 +92,7 @@ async def disconnected(receive: Receive) -> None:
 
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     """The messages of a POST: JSON, or the `message` fields of a form. Raises `Rejection`."""
-    charset = _charset_of(content_type)
+    charset = charset_of(content_type)
     text = body.strip()
     if charset != "utf-8":
         try:
@@ -105,13 +105,6 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
         fields = form_fields(text, limits, charset)
         return parse([value.encode() for name, value in fields if name == "message"], limits)
     raise Rejection(400, "body is not a Bayeux message")
-
-
-def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dict[str, Any]] | None:
-    """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body."""
-    if content_type not in _IN_UTF_8 and _charset_of(content_type) != "utf-8":
-        return None
-    return usual(body, limits)
 
 
 def value_of_body(body: bytes, limits: Limits) -> tuple[Any, bool]:
@@ -149,7 +142,8 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
 
 
 @lru_cache(_REMEMBERED)
-def _charset_of(content_type: bytes) -> str:
+def charset_of(content_type: bytes) -> str:
+    """The charset of a body, by its Content-Type, as Python names it. Raises `Rejection` (415)."""
     match = _CHARSET.search(content_type)
     if match is None:
         return "utf-8"

@@ -1,42 +1,38 @@
 """The Bayeux endpoint: serves every request below one of Bayeux's paths.
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
-(`callback_polling.py`), or opens a WebSocket (`BayeuxRoute`). `request` makes the engine's request, and `headers` those
-of its response; Halley's own host uses both too, which serves a POST without a scope and a task (`host/bayeux.py`). For
-all other requests and servers this is an ASGI application. It is a raw one on purpose: the request and response objects
-of a framework cost more than all of Bayeux.
+(`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`). `request` makes the engine's request, and `headers`
+those of its response; Halley's own host uses both too, which serves a POST without a scope and a task
+(`host/bayeux.py`). For all other requests and servers this is an ASGI application. It is a raw one on purpose: the
+request and response objects of a framework cost more than all of Bayeux.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from halley.broker.errors import AtCapacity, TokenRefused
+from halley.protocols.bayeux.batches import usual
 from halley.protocols.bayeux.outcomes import Misdirected, Request, Transport
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.bayeux.session import Reply
-from halley.protocols.contract import Engine, Link
-from halley.settings import Cookie, Settings
+from halley.settings import Settings
 from halley.transports import callback_polling
 from halley.transports.asgi import AsgiConnection, respond
-from halley.transports.bodies import messages_of_body, read_body, usual_messages
+from halley.transports.bayeux_route import BayeuxRoute
+from halley.transports.bodies import IN_UTF_8, charset_of, messages_of_body, read_body
+from halley.transports.cookies import browser_cookie, cookie_values
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import BAD_TOKEN, CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
+from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
 from halley.transports.relay import Relay, is_relayed, relay_text
-from halley.transports.websocket import Endpoint, WebSocketRoute, serve_socket
+from halley.transports.websocket import Endpoint, serve_socket
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
 """The headers of every response by long-polling."""
-
-_COOKIES_LOOKED_AT = 8
-"""Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""
 
 _LONG_POLLING = Transport.LONG_POLLING
 
@@ -47,53 +43,6 @@ class PostHead(NamedTuple):
     content_type: bytes
     cookies: tuple[str, ...]
     token: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class BayeuxRoute(WebSocketRoute):
-    """The WebSockets of Bayeux, at its paths and below them; a subprotocol may be offered, and none is chosen."""
-
-    bayeux: BayeuxProtocol
-    cookie: Cookie
-
-    def matches(self, path: str) -> bool:
-        """Whether a path is one of Bayeux's, or below one."""
-        return any(f"{path}/".startswith(f"{mount}/") for mount in self.service.paths)
-
-    def check_head(self, head: Head) -> None:
-        """Check that connections are accepted now, and the token, if there is one. Raises `Rejection`."""
-        engine = self.bayeux.engine
-        if engine.replies.advisor.is_draining:
-            raise Rejection(503, "the server is shutting down", headers=(RETRY_AFTER,))
-        try:
-            engine.broker.check_load()
-        except AtCapacity:
-            raise Rejection(503, "the server is full", headers=(RETRY_AFTER,)) from None
-        token = bearer_token(head.fields.get(b"authorization"))
-        if token is not None and engine.identities.accept_tokens:
-            try:
-                engine.identities.prove(token, engine.sessions.wall_s(monotonic()))
-            except TokenRefused as refused:
-                raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
-
-    def choose(self, offered: Iterable[str]) -> str:  # noqa: ARG002 - none of them is
-        """No subprotocol, which is empty."""
-        return ""
-
-    def headers(self, head: Head) -> list[Header]:
-        """The browser cookie, if the request has none."""
-        if self._cookies(head):
-            return []
-        head.new_cookie = self.bayeux.engine.sessions.new_id()
-        return [(b"set-cookie", browser_cookie(head.new_cookie, self.cookie, is_secure=head.scheme == "https"))]
-
-    def connect(self, link: Link, head: Head, now: float) -> Engine:
-        """Make the engine for a WebSocket, with what its opening request says of who sends the messages."""
-        token = bearer_token(head.fields.get(b"authorization"))
-        return self.bayeux.connect(link, head, now, self._cookies(head), head.new_cookie, token)
-
-    def _cookies(self, head: Head) -> tuple[str, ...]:
-        return cookie_values(head.fields.get(b"cookie", b""), self.cookie.name.encode())
 
 
 class BayeuxEndpoint(Endpoint):
@@ -193,7 +142,8 @@ class BayeuxEndpoint(Endpoint):
         `context` is the request's whole head or makes it.
         """
         content_type, cookies, token = post
-        messages = usual_messages(body, content_type, self._limits)
+        is_utf_8 = content_type in IN_UTF_8 or charset_of(content_type) == "utf-8"
+        messages = usual(body, self._limits) if is_utf_8 else None
         if messages is not None:
             request = Request(messages, _LONG_POLLING, connection, cookies, context)
         else:
@@ -215,35 +165,6 @@ class BayeuxEndpoint(Endpoint):
         if reply.is_last:
             headers.append(CLOSE)
         return headers
-
-
-def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
-    """The first eight values that a Cookie header has for `name`."""
-    values = []
-    for pair in header.split(b";"):
-        if name in pair:
-            found, _, value = pair.partition(b"=")
-            if found.strip() == name:
-                values.append(value.strip(b' \t"').decode("latin-1"))
-    return tuple(values[:_COOKIES_LOOKED_AT])
-
-
-def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:
-    """The value of a Set-Cookie header; `is_secure` is whether the request used https."""
-    parts = [f"{options.name}={value}", f"Path={options.path}"]
-    if options.domain:
-        parts.append(f"Domain={options.domain}")
-    if options.max_age_s >= 0:
-        parts.append(f"Max-Age={options.max_age_s}")
-    if options.http_only:
-        parts.append("HttpOnly")
-    if options.secure == "on" or (options.secure == "auto" and is_secure):
-        parts.append("Secure")
-    if options.same_site:
-        parts.append(f"SameSite={options.same_site}")
-    if options.partitioned:
-        parts.append("Partitioned")
-    return "; ".join(parts).encode("latin-1")
 
 
 def shutting_down() -> Rejection:

@@ -36,6 +36,9 @@ from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE, Bounds
 from halley.protocols.bayeux.outcomes import (
+    CALLBACK_POLLING,
+    LONG_POLLING,
+    WEBSOCKET,
     AwaitHook,
     AwaitTurn,
     Deferred,
@@ -59,11 +62,6 @@ from halley.settings import Bayeux, Lazy
 _NO_IDENTITIES = NoIdentities()
 _UNUSUAL: Final = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
 _UNUSUAL_CHARS: Final = len(META)
-_LONG_POLLING: Final = Transport.LONG_POLLING
-_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
-_WEBSOCKET: Final = Transport.WEBSOCKET
-"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
-
 _USUAL_FIELDS: Final = 4  # channel, clientId, id, and connectionType or data
 _LOCAL_FIELDS: Final = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
@@ -211,18 +209,14 @@ class BayeuxEngine:
         client_id, message_id = fields.get("clientId"), fields.get("id")
         if type(client_id) is not str or request.session is not None:
             return self._receive_without_id(request, fields, now)
-        is_usual = len(fields) == _USUAL_FIELDS and is_id(message_id)
-        is_connect = (
-            is_usual
-            and fields.get("channel") == CONNECT
-            and fields.get("connectionType") in self.replies.connection_types
-        )
-        is_usual = is_connect or (is_usual and self._is_usual_publish(fields))
-        session = self.sessions.find(client_id, request, now) if is_usual else None
+        is_connect = fields.get("channel") == CONNECT and fields.get("connectionType") in self.replies.connection_types
+        if len(fields) != _USUAL_FIELDS or not is_id(message_id) or not (is_connect or self._is_usual_publish(fields)):
+            return None
+        session = self.sessions.find(client_id, request, now)
         if session is None:
             return None
         if is_connect:
-            kind = Hold if request.transport is _LONG_POLLING else _kind_of_hold(request.transport)
+            kind = None if request.transport is LONG_POLLING else _kind_of_hold(request.transport)
             return self.sessions.connect_alone(session, message_id, request.connection, now, kind)
         self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)
@@ -235,7 +229,7 @@ class BayeuxEngine:
         else:
             is_usual = (
                 len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-                and request.transport is not _CALLBACK_POLLING
+                and request.transport is not CALLBACK_POLLING
                 and (request.token is None or not self.identities.accept_tokens)
             )
         is_usual = is_usual and self._is_usual_publish(fields)
@@ -407,7 +401,7 @@ class BayeuxEngine:
             batch = message.ext.get("ack")
             if session.acks is not None and type(batch) is int:
                 session.outbox.release(session.acks.acknowledge(batch))
-            hold.timesync = Timesync.read(message.ext, self.sessions.wall_ms(handler.now))
+            hold.timesync = Timesync.read(message.ext, int(self.sessions.wall_s(handler.now) * 1000))
         return hold
 
     def _events_for(
@@ -426,16 +420,16 @@ class BayeuxEngine:
             or session.connect_delivery_only
             or session.open_batches
             or session.socket is not None  # by which they go
-            or request.transport is not _LONG_POLLING
+            or request.transport is not LONG_POLLING
         ):
             return []
         return self.replies.take(session, now, 0 if handler is None else handler.reply_bytes())
 
 
 def _kind_of_hold(transport: Transport) -> type[Hold]:
-    if transport is _LONG_POLLING:
+    if transport is LONG_POLLING:
         return Hold
-    return SocketHold if transport is _WEBSOCKET else ScriptHold
+    return SocketHold if transport is WEBSOCKET else ScriptHold
 
 
 class _PendingPublish(Deferred):

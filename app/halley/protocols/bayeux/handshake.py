@@ -53,7 +53,7 @@ class HandshakeHandler:
             message = handler.read(fields)
             negotiate(message, replies.connection_types)
             self._identify(request, message, session, handler.now)
-            arrived_ms = sessions.wall_ms(handler.now)
+            arrived_ms = int(sessions.wall_s(handler.now) * 1000)
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
                 raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
@@ -109,7 +109,7 @@ class HandshakeHandler:
                 ext["ack"] = {"enabled": True, "batch": session.acks.batch}
         timesync = Timesync.read(message.ext, arrived_ms)
         if timesync is not None and timesync.is_wanted:
-            ext["timesync"] = timesync.answer(sessions.wall_ms(handler.now))
+            ext["timesync"] = timesync.answer(int(sessions.wall_s(handler.now) * 1000))
         if ext:
             reply["ext"] = ext
         answer = replies.make(session, [reply], events, handler.now, handler.request.connection)

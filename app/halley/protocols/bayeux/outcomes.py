@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import Proof
@@ -36,6 +36,12 @@ class Transport(Enum):
     CALLBACK_POLLING = "callback-polling"
     WEBSOCKET = "websocket"
     LOCAL = "local"
+
+
+LONG_POLLING: Final = Transport.LONG_POLLING
+CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
+WEBSOCKET: Final = Transport.WEBSOCKET
+"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
 
 
 class Request:

@@ -205,7 +205,7 @@ class Replies:
             reply.is_last = True
         if events and session is not None:
             session.unsettled = reply
-            if session.socket is connection:  # events come first
+            if session.socket is not None and session.socket is connection:  # events come first
                 reply.parts = _turned(parts, len(parts) - len(unencoded))
         return reply
 
@@ -238,6 +238,12 @@ class Replies:
                 self._broker.give_back(session, events[count:])
                 del events[count:]
         return events
+
+    def to_connect(self, hold: Hold, more: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a connect whose session continues, with `more` fields."""
+        message = begin_reply(hold, successful=not hold.is_crowded or self._options.browser_interval_s != 0)
+        message["clientId"] = hold.session.id
+        return message | more
 
     def connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
         """What CometD's extensions have in the `ext` of the reply to a connect, which may come with events."""
@@ -318,6 +324,14 @@ def _frame_for(session: BayeuxSession | None) -> Callable[[Event, bool], bytes]:
     """The encoding of events for a session; None for a reply without one."""
     has_positions = session is not None and session.replay is not None and session.replay.in_data
     return replay_frame if has_positions else event_frame
+
+
+def begin_reply(hold: Hold, *, successful: bool) -> dict[str, Any]:
+    """The fields that every reply to a connect has."""
+    reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+    reply["channel"] = CONNECT
+    reply["successful"] = successful
+    return reply
 
 
 def _turned(parts: list[bytes], replies: int) -> list[bytes]:

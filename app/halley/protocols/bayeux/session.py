@@ -230,11 +230,10 @@ class Hold:
     events. A connect may be held for `wait_s`, not at all if that is 0; `until` is when its hold ends. `browser` is the
     one that the hold is counted for, empty until it is held; `is_crowded` if it is not held because its browser has as
     many held connects as it may, or if a connect elsewhere has taken its session. `is_script` is whether the answer
-    will be a script (JSONP), and `by_socket` whether it will be a frame.
+    will be a script (JSONP); `socket` is the WebSocket that it came by, if it did.
     """
 
     is_script: ClassVar[bool] = False
-    by_socket: ClassVar[bool] = False
 
     __slots__ = (
         "browser",
@@ -243,6 +242,7 @@ class Hold:
         "is_crowded",
         "message_id",
         "session",
+        "socket",
         "timesync",
         "until",
         "wait_s",
@@ -260,6 +260,7 @@ class Hold:
         self.is_crowded = False
         self.carries_events = True
         self.until = 0.0
+        self.socket: Any = None
 
 
 class ScriptHold(Hold):
@@ -273,7 +274,10 @@ class SocketHold(Hold):
     """A connect over a WebSocket, which takes no slot of its browser."""
 
     __slots__ = ()
-    by_socket = True
+
+    def __init__(self, session: BayeuxSession, connection: Any, message_id: str | int | None, wait_s: float) -> None:
+        super().__init__(session, connection, message_id, wait_s)
+        self.socket = connection
 
 
 class Reply:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
@@ -30,8 +30,16 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import encode, encode_data
 from halley.protocols.bayeux.names import CONNECT, Bounds, topics
-from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
-from halley.protocols.bayeux.replies import Replies
+from halley.protocols.bayeux.outcomes import (
+    CALLBACK_POLLING,
+    LONG_POLLING,
+    WEBSOCKET,
+    Cut,
+    LateOutcome,
+    Outcome,
+    Request,
+)
+from halley.protocols.bayeux.replies import Replies, begin_reply
 from halley.protocols.bayeux.revoking import revoke
 from halley.protocols.bayeux.session import (
     DISCONNECTED,
@@ -46,16 +54,10 @@ from halley.protocols.bayeux.session import (
     BayeuxSession,
     Hold,
     Reply,
-    ScriptHold,
-    SocketHold,
     Trigger,
 )
 from halley.protocols.contract import POLICY_VIOLATION, Close
 from halley.settings import Bayeux
-
-_CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
-_WEBSOCKET: Final = Transport.WEBSOCKET
-"""Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
@@ -95,7 +97,8 @@ class Sessions:
         self.put_back = 0
         # The hooks' own lists, and a setting: as attributes of what is compiled they are found faster.
         self._extensions, self._suspended, self._resumed = hooks.extensions, hooks.suspended, hooks.resumed
-        self._has_timestamps, self._most_holds = options.timestamp, options.holds_per_browser
+        self._has_timestamps = options.timestamp
+        self._most_holds = inf if options.holds_per_browser < 0 else options.holds_per_browser
 
     @property
     def holds(self) -> int:
@@ -110,7 +113,7 @@ class Sessions:
         if session is not None:
             if session.replay is not None:
                 self.history.settled(reply, is_written=True)
-            if session.unsettled is reply and not reply.is_settled:
+            if session.unsettled is reply:
                 session.unsettled = None
                 if (session.held is not None or session.socket is not None) and len(session.outbox):
                     self.broker.mark_ready(session)
@@ -183,12 +186,13 @@ class Sessions:
         if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
             return ()
         if session.socket is not None and session.is_pushed:
-            session.socket.send(now)
+            session.socket.push(session, now)
             return ()
         if session.held is None:
             return ()
-        has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
-        if not has_events and not self._has_news(session, now):
+        if session.outbox.queue and session.unsettled is None and not session.open_batches:
+            pass  # nearly always
+        elif not self._has_news(session, now):
             return ()
         reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
@@ -220,15 +224,16 @@ class Sessions:
         session = self.broker.sessions.get(client_id)
         if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
-        # A script's request is any site's, with its visitors' cookies (S38).
-        transport, cookies = request.transport, request.cookies
-        if transport is _CALLBACK_POLLING and session.authid is not None:
-            return None
-        if transport is _WEBSOCKET:
-            if not request.connection.admits(session):
+        transport = request.transport
+        if transport is not LONG_POLLING:
+            # A script's request is any site's, with its visitors' cookies (S38).
+            if transport is CALLBACK_POLLING and session.authid is not None:
                 return None
-            cookies = request.connection.cookies_for(session)
-        return session if self.admits(session, cookies, now) else None
+            if transport is WEBSOCKET:
+                if not request.connection.admits(session):
+                    return None
+                return session if self.admits(session, request.connection.cookies_for(session), now) else None
+        return session if self.admits(session, request.cookies, now) else None
 
     def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
         """Whether a session continues, and a request with these cookies may use it."""
@@ -275,7 +280,8 @@ class Sessions:
 
     def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
-        session.active_at, deadline = now, now + session.max_interval_s
+        session.active_at = now
+        deadline = now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
             self.broker.touch(session, deadline)
 
@@ -334,9 +340,9 @@ class Sessions:
         message_id: str | int | None,
         connection: Any,
         now: float,
-        kind: type[Hold] = Hold,
+        kind: type[Hold] | None = None,
     ) -> Hold | Reply | None:
-        """Handle a connect without advice or `ext` that was sent alone, by the transport that has this kind of hold.
+        """Handle a connect without advice or `ext` that was sent alone; `kind` is its hold's, None for long-polling.
 
         Returns None, without any effect, if it replaces another, or its session replays.
         """
@@ -344,11 +350,14 @@ class Sessions:
             return None
         session.client_interval_s = None
         hold = session.spare
-        if hold is None or type(hold) is not kind:
+        if kind is not None:
             hold = kind(session, connection, message_id, session.hold_s)
+        elif hold is None:
+            hold = Hold(session, connection, message_id, session.hold_s)
         else:
             session.spare = None
-            hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
+            hold.connection, hold.message_id = connection, message_id
+            hold.wait_s, hold.browser = session.hold_s, ""
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def connect(self, hold: Hold, now: float) -> bool:
@@ -365,13 +374,13 @@ class Sessions:
         ):
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
-        if type(hold) is SocketHold or session.socket is not None:
-            self.move(session, hold.connection if hold.by_socket else None, now)
+        if session.socket is not hold.socket:
+            self.move(session, hold.socket, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
-        most, holds = self._most_holds, self.holds_by_browser.get(session.browser, 0)
-        if waits and session.state == "idle" and 0 <= most <= holds and not hold.by_socket:
+        is_full = self._most_holds <= self.holds_by_browser.get(session.browser, 0)
+        if is_full and waits and session.state == "idle" and hold.socket is None:
             self.broker.hits["holds_per_browser"] += 1
-            hold.is_crowded = True
+            hold.is_crowded = hold.wants_advice = True
             waits = False
         if self._inactive_s and now - session.active_at > self._inactive_s and session.state == "idle":
             self._transition(session, "poll", now, hold)
@@ -383,7 +392,7 @@ class Sessions:
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Make the reply to a connect whose session continues, with its events; other replies have `spent_bytes`."""
         more, events = self._terms_and_events(hold, now, spent_bytes)
-        return self._connect_message(hold, more), events
+        return self.replies.to_connect(hold, more), events
 
     def _terms_and_events(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Take the events that go with the reply to a connect, and return its advice and `ext`; few have any."""
@@ -395,16 +404,18 @@ class Sessions:
         if (
             session.announced_interval_s != interval_s
             or session.announced_hold_s != session.hold_s
-            or hold.is_crowded
             or hold.wants_advice
             or self.advisor.is_draining
         ):
             more["advice"] = self.advisor.for_reply(hold, interval_s)
-        carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
-        if session.socket is not None and session.is_pushed:  # they are written before it
-            carries_events = False
-        if not carries_events:
-            events = []
+        carries_events = True
+        if (
+            not hold.carries_events
+            or session.unsettled is not None
+            or session.open_batches
+            or (session.socket is not None and session.is_pushed)  # they are written before it
+        ):
+            carries_events, events = False, []
         elif session.acks is None:
             events = self.broker.take(session, now)
             if len(events) > 1:
@@ -436,17 +447,12 @@ class Sessions:
         session, message_id = hold.session, hold.message_id
         more, events = self._terms_and_events(hold, now)
         if more or type(message_id) is not str or self._extensions or self._has_timestamps:
-            reply = self.replies.make(session, [self._connect_message(hold, more)], events, now, hold.connection)
+            reply = self.replies.make(session, [self.replies.to_connect(hold, more)], events, now, hold.connection)
         else:  # the same text; neither id has anything to escape (`messages.is_id`)
             text = f'{{"id":"{message_id}","channel":"{CONNECT}","successful":true,"clientId":"{session.id}"}}'
             reply = self.replies.of_texts(session, [text.encode()], events, events, hold.connection)
         reply.answers_connect = True
         return reply
-
-    def _connect_message(self, hold: Hold, more: dict[str, Any]) -> dict[str, Any]:
-        message = _begin_reply(hold, successful=not hold.is_crowded or self.options.browser_interval_s != 0)
-        message["clientId"] = hold.session.id
-        return message | more
 
     def send(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
@@ -456,17 +462,16 @@ class Sessions:
         """The wall clock, in seconds."""
         return now + self.broker.clock_offset_s
 
-    def wall_ms(self, now: float) -> int:
-        """The wall clock, in milliseconds."""
-        return int(self.wall_s(now) * 1000)
-
     def _has_news(self, session: BayeuxSession, now: float) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
         if session.open_batches:
             return False
         outbox = session.outbox
-        may_take = (outbox.queue or outbox.conflated is not None) and session.unsettled is None
-        if may_take and not self.laziness.rests(session, now):
+        if (
+            (outbox.queue or outbox.conflated is not None)
+            and session.unsettled is None
+            and not self.laziness.rests(session, now)
+        ):
             return not session.is_pushed
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
@@ -478,8 +483,9 @@ class Sessions:
         """Answer a held connect because of a newer one."""
         if held.connection is hold.connection:
             held.wants_advice = False
-        elif held.by_socket or hold.by_socket:  # two tabs would take the session from each other without a pause
-            held.is_crowded = True
+        elif held.socket is not None or hold.socket is not None:
+            # Two tabs would take the session from each other without a pause.
+            held.is_crowded = held.wants_advice = True
         self._apply(held.session, "replaced", now)
 
     def _apply(self, session: BayeuxSession, trigger: Trigger, now: float, reason: str = EXPIRED) -> None:
@@ -506,12 +512,13 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
-                if not (held.timesync or held.wants_advice or type(held) is ScriptHold):  # else unlike the next
+                if type(held) is Hold and held.timesync is None and not held.wants_advice:  # else it is unlike the next
                     held.connection, session.spare = None, held
-            else:
-                reply = self._last_reply(held, action, now, reason)
+                return reply
+            reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
+            return None
         if state == "closed":
             socket, session.socket = session.socket, None
             if self.broker.close(session, reason):
@@ -531,14 +538,14 @@ class Sessions:
         elif action == "answer_empty":
             held.carries_events = False
             reply = self.reply_to_connect(held, now)
-            if not held.by_socket:
+            if held.socket is None:
                 reply.status = self.options.superseded_status
                 session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
             return self._dismissal(held, now, is_by_server=reason != DISCONNECTED)
         elif action == "refuse":
-            message = _begin_reply(held, successful=False)
+            message = begin_reply(held, successful=False)
             message["error"] = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
             message["advice"] = self.advisor.without_session("handshake")
             return self.replies.make(None, [message], [], now, held.connection)
@@ -575,7 +582,7 @@ class Sessions:
 
         `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
         """
-        reply = _begin_reply(hold, successful=True)
+        reply = begin_reply(hold, successful=True)
         reply["advice"] = self.advisor.advice(hold.session, "none")
         messages = [reply]
         if is_by_server:
@@ -590,10 +597,3 @@ class Sessions:
             reply["ext"] = self.history.reply_ext(hold, with_events=may_take)
         session = hold.session if hold.session.replay is not None else None  # replay frames differ
         return self.replies.make(session, messages, events, now, hold.connection)
-
-
-def _begin_reply(hold: Hold, *, successful: bool) -> dict[str, Any]:
-    reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
-    reply["channel"] = CONNECT
-    reply["successful"] = successful
-    return reply

@@ -365,25 +365,36 @@ class Socket:
         return ()
 
     def send(self, now: float) -> None:
-        """Write the session's events and then the replies, as far as the link takes them. On the hot path."""
+        """Write the session's events and then the replies, as far as the link takes them."""
         session = self._session
-        self._now = now
         if session is not None and session.socket is self and session.is_pushed:
-            if self._is_paused:
-                session.reads_until = min(session.reads_until, now + GRACE_S)
+            self.push(session, now)
+        else:
+            self._now = now
+            self._send_replies(now)
+
+    def push(self, session: BayeuxSession, now: float) -> None:
+        """Do what `send` does for the session of this socket, which is pushed. On the hot path."""
+        self._now = now
+        if self._is_paused:
+            session.reads_until = min(session.reads_until, now + GRACE_S)
+            return
+        outbox, broker = session.outbox, self._engine.broker
+        session.reads_until = inf
+        if self._sockets.count_as_activity and outbox.queue:
+            session.active_at = now
+        while (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
+            events = broker.take(session, now)
+            if len(events) > 1:
+                events = self._engine.replies.fitting(session, events, 0, is_script=False)
+            elif not events:
+                break
+            if not self._has_sent(session, events, now):
                 return
-            outbox, broker = session.outbox, self._engine.broker
-            session.reads_until = inf
-            if self._sockets.count_as_activity and outbox.queue:
-                session.active_at = now
-            while (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
-                events = broker.take(session, now)
-                if len(events) > 1:
-                    events = self._engine.replies.fitting(session, events, 0, is_script=False)
-                elif not events:
-                    break
-                if not self._has_sent(session, events, now):
-                    return
+        if self._replies:
+            self._send_replies(now)
+
+    def _send_replies(self, now: float) -> None:
         if self._replies and not (self._is_paused or self._is_over):
             self._has_sent(None, [], now)
         if self._relayed:

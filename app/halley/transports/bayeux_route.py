@@ -1,0 +1,66 @@
+"""How a request becomes a WebSocket of Bayeux; `endpoint.py` serves all other requests on the same paths.
+
+This is a module of its own because it is not compiled: the class that it inherits from is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from halley.broker.errors import AtCapacity, TokenRefused
+from halley.protocols.bayeux.protocol import BayeuxProtocol
+from halley.protocols.contract import Engine, Link
+from halley.settings import Cookie
+from halley.transports.cookies import browser_cookie, cookie_values
+from halley.transports.guard import Rejection
+from halley.transports.head import BAD_TOKEN, RETRY_AFTER, Head, Header, bearer_token
+from halley.transports.websocket import WebSocketRoute
+
+
+@dataclass(frozen=True, slots=True)
+class BayeuxRoute(WebSocketRoute):
+    """The WebSockets of Bayeux, at its paths and below them; a subprotocol may be offered, and none is chosen."""
+
+    bayeux: BayeuxProtocol
+    cookie: Cookie
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of Bayeux's, or below one."""
+        return any(f"{path}/".startswith(f"{mount}/") for mount in self.service.paths)
+
+    def check_head(self, head: Head) -> None:
+        """Check that connections are accepted now, and the token, if there is one. Raises `Rejection`."""
+        engine = self.bayeux.engine
+        if engine.replies.advisor.is_draining:
+            raise Rejection(503, "the server is shutting down", headers=(RETRY_AFTER,))
+        try:
+            engine.broker.check_load()
+        except AtCapacity:
+            raise Rejection(503, "the server is full", headers=(RETRY_AFTER,)) from None
+        token = bearer_token(head.fields.get(b"authorization"))
+        if token is not None and engine.identities.accept_tokens:
+            try:
+                engine.identities.prove(token, engine.sessions.wall_s(monotonic()))
+            except TokenRefused as refused:
+                raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
+
+    def choose(self, offered: Iterable[str]) -> str:  # noqa: ARG002 - none of them is
+        """No subprotocol, which is empty."""
+        return ""
+
+    def headers(self, head: Head) -> list[Header]:
+        """The browser cookie, if the request has none."""
+        if self._cookies(head):
+            return []
+        head.new_cookie = self.bayeux.engine.sessions.new_id()
+        return [(b"set-cookie", browser_cookie(head.new_cookie, self.cookie, is_secure=head.scheme == "https"))]
+
+    def connect(self, link: Link, head: Head, now: float) -> Engine:
+        """Make the engine for a WebSocket, with what its opening request says of who sends the messages."""
+        token = bearer_token(head.fields.get(b"authorization"))
+        return self.bayeux.connect(link, head, now, self._cookies(head), head.new_cookie, token)
+
+    def _cookies(self, head: Head) -> tuple[str, ...]:
+        return cookie_values(head.fields.get(b"cookie", b""), self.cookie.name.encode())
