@@ -138,7 +138,7 @@ WRONG = {
     "4-gigabytes-by-its-word": (sent(BINARY, length=2**32), 1009),
     "negative-by-its-word": (sent(TEXT, length=2**63), 1009),
     "all-ones-by-its-word": (sent(TEXT, length=2**64 - 1), 1009),
-    "endless-fragments": (sent(TEXT, b" ", flags=0) + sent(CONT, b" ", flags=0) * FRAGMENTS, 1008),
+    "endless-fragments": (sent(TEXT, b" ", flags=0) + sent(CONT, b" ", flags=0) * FRAGMENTS, 1009),
     "endless-empty-fragments": (sent(TEXT, b" ", flags=0) + sent(CONT, flags=0) * (EMPTY_FRAMES_PER_S + 1), 1008),
 }
 
