@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, cast
 from starlette.types import Receive, Scope, Send
 
 from halley.protocols.bayeux.outcomes import Misdirected
-from halley.protocols.bayeux.socket import Relayed
+from halley.protocols.bayeux.relayed import Relayed
 from halley.protocols.contract import ABNORMAL, POLICY_VIOLATION, TRY_AGAIN_LATER, Close
 from halley.transports.asgi import host_connection, target_of
 from halley.transports.bodies import Disconnected, disconnected

@@ -149,8 +149,8 @@ def test_a_lost_connection_takes_back_what_was_passed_on(shore):
     assert not shore.sockets.open
 
 
-def test_t40_a_connection_has_a_session_while_its_requests_succeed_or_are_held(shore):
-    """T40: a refused one is no sign of a session."""
+def test_bw40_a_connection_has_a_session_while_its_requests_succeed_or_are_held(shore):
+    """BW40: a refused one is no sign of a session."""
     held = shore.connect("held")
     shore.sweep_after(3 * HELLO_S)
     assert shore.peer.link.closed is None

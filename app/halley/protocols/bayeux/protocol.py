@@ -9,7 +9,8 @@ from typing import cast
 
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import HttpContext
-from halley.protocols.bayeux.socket import Relay, Socket, Sockets
+from halley.protocols.bayeux.relayed import Relay
+from halley.protocols.bayeux.socket import Socket, Sockets
 from halley.protocols.contract import GOING_AWAY, Context, Count, Link, Pings, WaitFor, WebSocketService, WireProtocol
 
 _CHECKS = 4

@@ -23,7 +23,7 @@ connect that is held there one more request may be passed on; behind any other t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -47,6 +47,7 @@ from halley.protocols.bayeux.outcomes import (
     Verdict,
 )
 from halley.protocols.bayeux.publishing import is_publish
+from halley.protocols.bayeux.relayed import MOST_RELAYED, SUCCEEDED, Relay, Relayed, RelayedRequest
 from halley.protocols.bayeux.replies import FRAME_BYTES
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.contract import (
@@ -65,35 +66,6 @@ from halley.protocols.contract import (
 
 _LATE_AT_ONCE: Final = 50
 """Connections that are closed in one turn of the event loop because they have had no session for too long."""
-
-_MOST_RELAYED: Final = 2
-"""Requests of one connection that other nodes have at a time: a connect that is held, and one more."""
-
-_SUCCEEDED: Final = b'"successful":true'
-"""A response with this is to a live session: in texts quotes are escaped, and events are sent to sessions alone."""
-
-Relayed = bytes | Close | None
-"""What becomes of a request that is passed on to another node: the body of the response, the end of the WebSocket, or
-None if that node is gone, and has not seen the request."""
-
-Relay = Callable[[Misdirected, bytes, Callable[[Relayed, float], None]], Callable[[bool], None] | Close]
-"""Passes on a request, whose text is given, and calls back with what has become of it, and the time.
-
-It calls back once more, with a `Close`, if the other node takes its response back. It returns what reports whether the
-client's kernel has all of the response, or else that the client is gone; or a `Close` if it cannot pass it on.
-"""
-
-
-class RelayedRequest:
-    """A request of a WebSocket that another node has; `body` is that of the response, empty until it is there."""
-
-    __slots__ = ("body", "is_written", "request", "settle")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.settle: Callable[[bool], None] | None = None
-        self.body = b""
-        self.is_written = False  # but perhaps not all is in the kernel
 
 
 class Sockets:
@@ -563,7 +535,7 @@ class Socket:
         """
         relayed = self._relayed
         is_held = all(each.request.is_poll and not each.body for each in relayed)
-        self._awaits_node = len(relayed) == _MOST_RELAYED or not is_held
+        self._awaits_node = len(relayed) == MOST_RELAYED or not is_held
         self._engine.broker.mark_ready(self)
 
     def _write_relayed(self, now: float) -> None:
@@ -581,7 +553,7 @@ class Socket:
         self._relayed.remove(relayed)
         if relayed.settle is not None:
             relayed.settle(True)  # noqa: FBT003 - the callback's one meaning
-        if self.session is None and _SUCCEEDED in relayed.body:
+        if self.session is None and SUCCEEDED in relayed.body:
             self._sockets.hellos.restart(self, now)
         self._order_relayed()
 
