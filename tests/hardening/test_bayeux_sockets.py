@@ -234,6 +234,26 @@ async def test_bw5_of_two_cookies_that_a_browser_was_given_either_leads_to_its_s
                 assert (await other.ask(socket_connect(client_id, id="4")))[-1]["error"] == "402::session_unknown"
 
 
+async def test_bw5_a_socket_that_was_opened_during_the_handshake_is_admitted_after_a_post_has_bound_the_session():
+    """BW34: and later either cookie of the browser leads to the session, but no socket that was opened afterwards."""
+    async with serving() as served:
+        for kept in (0, 1):
+            socket, wire = await BayeuxWire.open(served), await served.wire()
+            welcome = await wire.post(SOCKET_HANDSHAKE)
+            client_id = welcome.messages[0]["clientId"]
+            given = [answer.set_cookies[0].partition(";")[0] for answer in (welcome, socket.opened)]
+            bound = await wire.post(publish("/a", 1, clientId=client_id), cookie=given[0])
+            assert bound.messages[0]["successful"] is True
+            thief = await BayeuxWire.open(served)
+            assert (await thief.ask(socket_connect(client_id, id="1")))[-1]["error"] == "402::session_unknown"
+            assert (await socket.ask(socket_connect(client_id, id="2")))[-1]["successful"] is True
+            again = await BayeuxWire.open(served, cookie=given[kept])
+            (reply,) = await again.ask(socket_connect(client_id, id="3", advice={"timeout": 0}))
+            assert reply["successful"] is True
+            thief = await BayeuxWire.open(served)
+            assert (await thief.ask(socket_connect(client_id, id="4")))[-1]["error"] == "402::session_unknown"
+
+
 async def test_bw5_a_bearer_token_of_the_opening_request_is_the_default_identity():
     """BW5: a bad one is refused with 401 and no 101; a handshake's own token wins."""
     settings = brisk(

@@ -111,6 +111,7 @@ class BayeuxSession(Session):
         "announced_hold_s",
         "announced_interval_s",
         "attributes",
+        "bound_at",
         "broadcast_to_publisher",
         "browser",
         "client_interval_s",
@@ -138,6 +139,7 @@ class BayeuxSession(Session):
         super().__init__(session_id, "bayeux", owner, outbox)
         self.state: State = "new"
         self.cookie = ""
+        self.bound_at = 0.0  # when a request has shown the cookie for the first time; 0: its handshake did
         self.socket_cookie = ""
         self.is_bound = False
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
@@ -167,21 +169,22 @@ class BayeuxSession(Session):
         known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
         self.cookie = known or new_cookie()
         if known is not None:
-            self._bind(known)
+            self._bind(known, 0.0)
 
-    def admits(self, cookies: Sequence[str]) -> bool:
+    def admits(self, cookies: Sequence[str], now: float) -> bool:
         """Whether a request with these cookies may use this session; the first that shows a cookie of its binds it."""
         for cookie in cookies:
             if cookie is self.cookie or (cookie.isascii() and compare_digest(self.cookie, cookie)):
                 if not self.is_bound:
-                    self._bind(cookie)
+                    self._bind(cookie, now)
                 return True
             if self.socket_cookie and cookie.isascii() and compare_digest(self.socket_cookie, cookie):
-                self._bind(cookie)
+                self._bind(cookie, now)
                 return True
         return not cookies and not self.is_bound
 
-    def _bind(self, cookie: str) -> None:
+    def _bind(self, cookie: str, now: float) -> None:
+        self.bound_at = now
         self.cookie = self.browser = cookie
         self.is_bound, self.socket_cookie = True, ""
 

@@ -237,7 +237,7 @@ class Sessions:
 
     def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
         """Whether a session continues, and a request with these cookies may use it."""
-        if not session.admits(cookies):
+        if not session.admits(cookies, now):
             return False
         if session.expiry <= now:  # the sweeper runs only from time to time
             self.due(session, now)

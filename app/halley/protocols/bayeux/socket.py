@@ -118,6 +118,7 @@ class Socket:
         "_link",
         "_new_cookie",
         "_now",
+        "_opened_at",
         "_relayed",
         "_replies",
         "_request",
@@ -147,6 +148,7 @@ class Socket:
         self._context = context
         self._cookies = cookies
         self._new_cookie = new_cookie
+        self._opened_at = now
         self._token = token
         self._session: BayeuxSession | None = None  # the latest that a handshake or connect by this socket was for
         self._replies: list[Reply] = []  # to be written at the end of this turn, or when the link resumes
@@ -264,15 +266,30 @@ class Socket:
 
         Its client may have got the cookie after it had opened this socket, with the 101 or by a POST.
         """
-        if session.is_bound and (session is self._session or session.cookie == self._new_cookie):
+        if session.is_bound and (
+            session is self._session or session.cookie == self._new_cookie or self._is_of_its_handshake(session)
+        ):
             return (session.cookie,)
         return self._cookies
+
+    def _is_of_its_handshake(self, session: BayeuxSession) -> bool:
+        """Whether a client has opened this socket without a cookie while it handshook by POST, as Faye's page does.
+
+        The cookie to which it has bound the session since is that of the POST. Who only knows the id of a session, as
+        from a log, is too late with a socket of its own.
+        """
+        return (
+            not self._cookies
+            and self._opened_at < session.bound_at
+            and abs(self._opened_at - session.opened_at) <= self._engine.options.hello_s
+            and self._context.address == session.address
+        )
 
     def take(self, session: BayeuxSession, now: float) -> None:
         """Have a session, whose events are to be written here from now on, in place of the one before."""
         before, self._session = self._session, session
-        if not session.is_bound:
-            session.socket_cookie = self._new_cookie
+        if before is not session and (not session.is_bound or self._is_of_its_handshake(session)):
+            session.socket_cookie = self._new_cookie  # the browser keeps the cookie that it was given last
         if before is not None and before is not session:
             self._engine.sessions.lost(before, self, now)
         self._sockets.hellos.forget(self)
