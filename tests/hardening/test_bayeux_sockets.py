@@ -176,82 +176,42 @@ async def test_frames_in_the_piece_of_the_opening_request_are_read():
         assert await BayeuxWire(wire, opened).hear() == []
 
 
-async def test_bw5_the_cookie_is_set_once_and_leads_to_the_session_by_post():
-    """BW5, BW32: with the cookie, or with none at all; not with another."""
+async def test_bw5_a_session_of_a_socket_without_a_cookie_goes_on_by_post():
+    """BW5, BW32: without a cookie; or with one, by which it is bound from then on."""
     async with serving() as served:
         socket = await BayeuxWire.join(served)
-        (cookie,) = socket.opened.set_cookies
-        assert cookie.endswith("; Path=/; HttpOnly; SameSite=Lax")
-        pair = cookie.partition(";")[0]
-        wire = await served.wire()
+        assert socket.opened.set_cookies == []
+        wire, mine, other = await served.wire(), *(f"BAYEUX_BROWSER={letter * 40}" for letter in "ab")
         message = publish("/a", 1, clientId=socket.client_id)
         assert (await wire.post(message)).messages[0]["successful"] is True
-        assert (await wire.post(message, cookie=pair)).messages[0]["successful"] is True
+        assert (await wire.post(message, cookie=mine)).messages[0]["successful"] is True
         assert (await wire.post(message)).messages[0]["error"] == "402::session_unknown"
-        assert (await wire.post(message, cookie=pair[:-1] + "_")).messages[0]["error"] == "402::session_unknown"
+        assert (await wire.post(message, cookie=other)).messages[0]["error"] == "402::session_unknown"
         assert (await socket.ask(message | {"id": "1"}))[-1]["successful"] is True
-        again = await BayeuxWire.open(served, cookie=pair)
-        assert again.opened.set_cookies == []
+        again = await BayeuxWire.open(served, cookie=mine)
         assert (await again.ask(message | {"id": "2"}))[-1]["successful"] is True
 
 
-async def test_bw5_a_session_by_post_is_claimed_by_the_socket_that_was_opened_before_it():
-    """BW34: Faye's Node client; the POSTs may show the cookie of the 101, or one that they were given themselves."""
+async def test_bw34_a_session_by_post_is_claimed_by_the_socket_that_was_opened_before_it():
+    """BW34: Faye opens its socket while it handshakes by POST; no socket that is opened afterwards may do so."""
     async with serving() as served:
-        for shows_cookie in (True, False):
-            socket, wire = await BayeuxWire.open(served), await served.wire()
-            cookie = socket.opened.set_cookies[0].partition(";")[0] if shows_cookie else ""
-            welcome = await wire.post(SOCKET_HANDSHAKE, cookie=cookie)
-            client_id = welcome.messages[0]["clientId"]
-            (reply,) = await socket.ask(socket_connect(client_id, id="1"))
-            assert reply["successful"] is True
-            cookie = cookie or welcome.set_cookies[0].partition(";")[0]
-            assert (await wire.post(publish("/a", 1, clientId=client_id), cookie=cookie)).messages[0]["successful"]
-            (reply,) = await socket.ask(publish("/a", 1, clientId=client_id))
-            assert reply["successful"] is True
-            other = await BayeuxWire.open(served)
-            (reply,) = await other.ask(socket_connect(client_id, id="2"))
-            assert reply["error"] == "402::session_unknown"
-
-
-async def test_bw5_of_two_cookies_that_a_browser_was_given_either_leads_to_its_session():
-    """BW34: Faye's page opens a WebSocket while it handshakes, and the browser keeps the cookie that came last."""
-    async with serving() as served:
-        for kept in (0, 1):
+        for is_bound_before in (True, False):
             socket, wire = await BayeuxWire.open(served), await served.wire()
             welcome = await wire.post(SOCKET_HANDSHAKE)
-            client_id = welcome.messages[0]["clientId"]
-            given = [answer.set_cookies[0].partition(";")[0] for answer in (welcome, socket.opened)]
-            assert (await socket.ask(socket_connect(client_id, id="1")))[-1]["successful"] is True
-            thief = await BayeuxWire.open(served)
-            stranger = await BayeuxWire.open(served, cookie=thief.opened.set_cookies[0].partition(";")[0])
-            assert (await stranger.ask(socket_connect(client_id, id="2")))[-1]["error"] == "402::session_unknown"
-            again = await BayeuxWire.open(served, cookie=given[kept])
-            (reply,) = await again.ask(socket_connect(client_id, id="3", advice={"timeout": 0}))
-            assert reply["successful"] is True
-            for cookie in (given[1 - kept], ""):  # from then on the one that was shown is needed
-                other = await BayeuxWire.open(served, cookie=cookie)
-                assert (await other.ask(socket_connect(client_id, id="4")))[-1]["error"] == "402::session_unknown"
-
-
-async def test_bw5_a_socket_that_was_opened_during_the_handshake_is_admitted_after_a_post_has_bound_the_session():
-    """BW34: and later either cookie of the browser leads to the session, but no socket that was opened afterwards."""
-    async with serving() as served:
-        for kept in (0, 1):
-            socket, wire = await BayeuxWire.open(served), await served.wire()
-            welcome = await wire.post(SOCKET_HANDSHAKE)
-            client_id = welcome.messages[0]["clientId"]
-            given = [answer.set_cookies[0].partition(";")[0] for answer in (welcome, socket.opened)]
-            bound = await wire.post(publish("/a", 1, clientId=client_id), cookie=given[0])
-            assert bound.messages[0]["successful"] is True
-            thief = await BayeuxWire.open(served)
-            assert (await thief.ask(socket_connect(client_id, id="1")))[-1]["error"] == "402::session_unknown"
+            client_id, cookie = welcome.messages[0]["clientId"], welcome.set_cookies[0].partition(";")[0]
+            message = publish("/a", 1, clientId=client_id)
+            if is_bound_before:
+                assert (await wire.post(message, cookie=cookie)).messages[0]["successful"] is True
+                thief = await BayeuxWire.open(served)
+                assert (await thief.ask(socket_connect(client_id, id="1")))[-1]["error"] == "402::session_unknown"
             assert (await socket.ask(socket_connect(client_id, id="2")))[-1]["successful"] is True
-            again = await BayeuxWire.open(served, cookie=given[kept])
-            (reply,) = await again.ask(socket_connect(client_id, id="3", advice={"timeout": 0}))
-            assert reply["successful"] is True
+            assert (await wire.post(message, cookie=cookie)).messages[0]["successful"] is True
+            assert (await socket.ask(message))[-1]["successful"] is True
             thief = await BayeuxWire.open(served)
-            assert (await thief.ask(socket_connect(client_id, id="4")))[-1]["error"] == "402::session_unknown"
+            assert (await thief.ask(socket_connect(client_id, id="3")))[-1]["error"] == "402::session_unknown"
+            again = await BayeuxWire.open(served, cookie=cookie)
+            (reply,) = await again.ask(socket_connect(client_id, id="4", advice={"timeout": 0}))
+            assert reply["successful"] is True
 
 
 async def test_bw5_a_bearer_token_of_the_opening_request_is_the_default_identity():

@@ -493,7 +493,7 @@ class WebSockets:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
         agreed = deflate.agree(headers) if self._deflates else ""
         chosen = ((b"sec-websocket-protocol", subprotocol.encode()), (b"sec-websocket-extensions", agreed.encode()))
-        more = [header for header in (*chosen, *self.route.headers(head)) if header[1]]
+        more = [header for header in chosen if header[1]]
         accepted = _ACCEPTED.format(accept_key(key)).encode() + b"".join(b"%b: %b\r\n" % header for header in more)
         return (DeflatedWebSocket if agreed else WebSocket)(head, subprotocol, self), accepted + b"\r\n"
 

@@ -13,9 +13,9 @@ from halley.broker.errors import AtCapacity, TokenRefused
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Engine, Link
 from halley.settings import Cookie
-from halley.transports.cookies import browser_cookie, cookie_values
+from halley.transports.cookies import cookie_values
 from halley.transports.guard import Rejection
-from halley.transports.head import BAD_TOKEN, RETRY_AFTER, Head, Header, bearer_token
+from halley.transports.head import BAD_TOKEN, RETRY_AFTER, Head, bearer_token
 from halley.transports.websocket import WebSocketRoute
 
 
@@ -50,17 +50,10 @@ class BayeuxRoute(WebSocketRoute):
         """No subprotocol, which is empty."""
         return ""
 
-    def headers(self, head: Head) -> list[Header]:
-        """The browser cookie, if the request has none."""
-        if self._cookies(head):
-            return []
-        head.new_cookie = self.bayeux.engine.sessions.new_id()
-        return [(b"set-cookie", browser_cookie(head.new_cookie, self.cookie, is_secure=head.scheme == "https"))]
-
     def connect(self, link: Link, head: Head, now: float) -> Engine:
         """Make the engine for a WebSocket, with what its opening request says of who sends the messages."""
         token = bearer_token(head.fields.get(b"authorization"))
-        return self.bayeux.connect(link, head, now, self._cookies(head), head.new_cookie, token)
+        return self.bayeux.connect(link, head, now, self._cookies(head), token)
 
     def _cookies(self, head: Head) -> tuple[str, ...]:
         return cookie_values(head.fields.get(b"cookie", b""), self.cookie.name.encode())

@@ -39,8 +39,7 @@ class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
     `address` and `port` are the client's, empty and 0 where the server does not know them: a proxy does not name the
-    client's port. `scheme` is `http` or `https`. `new_cookie` is the browser cookie that the response to a WebSocket
-    sets, if it sets one.
+    client's port. `scheme` is `http` or `https`.
     A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
     """
 
@@ -51,7 +50,6 @@ class Head:
     address: str
     scheme: str
     port: int = 0
-    new_cookie: str = ""
     _headers: Mapping[str, str] | None = None
 
     @classmethod

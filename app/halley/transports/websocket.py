@@ -46,10 +46,6 @@ class WebSocketRoute:
     def check_head(self, head: Head) -> None:
         """Check that a head, with its path as it was sent, has what the engine needs. Raises `Rejection`."""
 
-    def headers(self, head: Head) -> list[Header]:  # noqa: ARG002 - for other routes
-        """The headers that the response which accepts a WebSocket has in addition."""
-        return []
-
     def connect(self, link: Link, head: Head, now: float) -> Engine:
         """Make the engine for a WebSocket that was accepted."""
         return self.protocol.connect(link, head, now)
@@ -147,7 +143,7 @@ async def serve_socket(
         note(rejection, head)
         await reject(scope, send, rejection)
         return
-    await send({"type": "websocket.accept", "subprotocol": subprotocol or None, "headers": route.headers(head)})
+    await send({"type": "websocket.accept", "subprotocol": subprotocol or None})
     await _AsgiWebSocket(head, subprotocol, route, limits, send).serve(receive)
 
 

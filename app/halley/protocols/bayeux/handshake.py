@@ -43,7 +43,7 @@ class HandshakeHandler:
         """Answer a handshake: with a new session, with an error, or with HTTP status 503 at a limit of the server."""
         sessions, replies, request = self._sessions, self._replies, handler.request
         broker = sessions.broker
-        session = sessions.new_session(request.cookies, request.new_cookie)
+        session = sessions.new_session(request.cookies, gets_cookie=request.transport is not Transport.WEBSOCKET)
         if request.context is not None:
             session.address = request.context.address
             session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]

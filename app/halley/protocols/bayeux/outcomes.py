@@ -48,7 +48,7 @@ class Request:
     """The messages of one request, in order; each a JSON object that is not yet validated.
 
     `connection` is where the transport takes outcomes that come later, by its method `write`. `cookies` are all
-    received values of the browser cookie; `new_cookie` is one that the client has been given, but may not have kept.
+    received values of the browser cookie.
     `context` is the HTTP request for use by hooks, if there is one, or makes it when it is needed. `session` is set by
     local sessions. `token` is that of `Authorization: Bearer`, for a POST and a WebSocket only. With `has_odd_numbers`
     the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is the identity that it proves, or
@@ -59,7 +59,6 @@ class Request:
     # What few requests have: as attributes of the class, these cost the others nothing.
     session: BayeuxSession | None = None
     token: str | None = None
-    new_cookie = ""
     has_odd_numbers = False
     is_paused = False
     visitor: Proof | None = None

@@ -47,14 +47,13 @@ class BayeuxProtocol(WireProtocol):
         context: Context,
         now: float,
         cookies: tuple[str, ...] = (),
-        new_cookie: str = "",
         token: str | None = None,
     ) -> Socket:
         """Make the engine for a WebSocket (`WireProtocol.connect`), which must have a session in time.
 
         The rest is as `Socket` takes it.
         """
-        return Socket(self.sockets, link, cast(HttpContext, context), now, cookies, new_cookie, token)
+        return Socket(self.sockets, link, cast(HttpContext, context), now, cookies, token)
 
     @property
     def holds(self) -> int:

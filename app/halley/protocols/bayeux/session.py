@@ -99,10 +99,9 @@ class BayeuxSession(Session):
     """The session of a client, or a local session of the program itself.
 
     `cookie` is the browser cookie that the session belongs to. Once `is_bound`, its client has sent that cookie, and
-    every further request must; until then the session's id alone is the secret. A browser that opens a WebSocket while
-    it handshakes by POST is given a cookie by each response, and keeps the one that comes last: so until the session is
-    bound, the one of its WebSocket, `socket_cookie`, counts as well. `hold_s`, `interval_s` and `max_interval_s` are
-    this session's own (seconds), from the settings unless a program changed them.
+    every further request must; until then the session's id alone is the secret. It is empty where the session began by
+    a WebSocket that was opened without one: then the first cookie that is shown binds it. `hold_s`, `interval_s` and
+    `max_interval_s` are this session's own (seconds), from the settings unless a program changed them.
     """
 
     __slots__ = (
@@ -129,7 +128,6 @@ class BayeuxSession(Session):
         "rested",
         "rests_until",
         "socket",
-        "socket_cookie",
         "spare",
         "state",
         "unsettled",
@@ -140,7 +138,6 @@ class BayeuxSession(Session):
         self.state: State = "new"
         self.cookie = ""
         self.bound_at = 0.0  # when a request has shown the cookie for the first time; 0: its handshake did
-        self.socket_cookie = ""
         self.is_bound = False
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
@@ -165,7 +162,10 @@ class BayeuxSession(Session):
         self.handle: object = None  # the embedding API's object for this session
 
     def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:
-        """Join the browser that a handshake's `cookies` identify, else a new one, which will get a new cookie."""
+        """Join the browser that a handshake's `cookies` identify, else a new one, which will get a new cookie.
+
+        One that handshakes by a WebSocket gets none, so `new_cookie` returns "".
+        """
         known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
         self.cookie = known or new_cookie()
         if known is not None:
@@ -174,19 +174,19 @@ class BayeuxSession(Session):
     def admits(self, cookies: Sequence[str], now: float) -> bool:
         """Whether a request with these cookies may use this session; the first that shows a cookie of its binds it."""
         for cookie in cookies:
+            if not self.cookie and _COOKIE.fullmatch(cookie):
+                self._bind(cookie, now)
+                return True
             if cookie is self.cookie or (cookie.isascii() and compare_digest(self.cookie, cookie)):
                 if not self.is_bound:
                     self._bind(cookie, now)
-                return True
-            if self.socket_cookie and cookie.isascii() and compare_digest(self.socket_cookie, cookie):
-                self._bind(cookie, now)
                 return True
         return not cookies and not self.is_bound
 
     def _bind(self, cookie: str, now: float) -> None:
         self.bound_at = now
         self.cookie = self.browser = cookie
-        self.is_bound, self.socket_cookie = True, ""
+        self.is_bound = True
 
     @property
     def is_pushed(self) -> bool:

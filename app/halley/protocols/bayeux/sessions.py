@@ -243,13 +243,13 @@ class Sessions:
             self.due(session, now)
         return session.closed is None
 
-    def new_session(self, cookies: Sequence[str] = (), new_cookie: str = "") -> BayeuxSession:
+    def new_session(self, cookies: Sequence[str] = (), *, gets_cookie: bool = True) -> BayeuxSession:
         """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one.
 
-        `new_cookie` is the one that the new browser has been given, if it has.
+        With `gets_cookie` a new browser gets a cookie by the reply.
         """
         session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
-        session.join(cookies, (lambda: new_cookie) if new_cookie else self.new_id)
+        session.join(cookies, self.new_id if gets_cookie else str)
         return session
 
     def move(self, session: BayeuxSession, socket: Any, now: float) -> None:

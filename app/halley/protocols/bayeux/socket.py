@@ -102,8 +102,7 @@ class Sockets:
 class Socket:
     """One WebSocket (`contract.Engine`), and what the engine knows as the `connection` of its requests.
 
-    `cookies` are those that the client showed when it connected, and `new_cookie` the one that it was given then if it
-    showed none; a client may not keep that. `token` is that of its `Authorization: Bearer`.
+    `cookies` are those that the client showed when it connected. `token` is that of its `Authorization: Bearer`.
     """
 
     __slots__ = (
@@ -116,7 +115,6 @@ class Socket:
         "_is_paused",
         "_late_bytes",
         "_link",
-        "_new_cookie",
         "_now",
         "_opened_at",
         "_relayed",
@@ -139,7 +137,6 @@ class Socket:
         context: HttpContext,
         now: float,
         cookies: tuple[str, ...] = (),
-        new_cookie: str = "",
         token: str | None = None,
     ) -> None:
         self._sockets = sockets
@@ -147,7 +144,6 @@ class Socket:
         self._link = link
         self._context = context
         self._cookies = cookies
-        self._new_cookie = new_cookie
         self._opened_at = now
         self._token = token
         self._session: BayeuxSession | None = None  # the latest that a handshake or connect by this socket was for
@@ -199,7 +195,6 @@ class Socket:
             self._reply(Reply([], None, [], self))
             return
         request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
-        request.new_cookie = self._new_cookie
         request.token = self._token
         request.has_odd_numbers = message.has_odd_numbers
         if self._session is None and any(is_publish(fields.get("channel")) for fields in messages):
@@ -264,11 +259,9 @@ class Socket:
     def cookies_for(self, session: BayeuxSession) -> tuple[str, ...]:
         """The cookies that count as shown where a session is bound to one.
 
-        Its client may have got the cookie after it had opened this socket, with the 101 or by a POST.
+        Its client may have got the cookie by a POST after it had opened this socket.
         """
-        if session.is_bound and (
-            session is self._session or session.cookie == self._new_cookie or self._is_of_its_handshake(session)
-        ):
+        if session.is_bound and (session is self._session or self._is_of_its_handshake(session)):
             return (session.cookie,)
         return self._cookies
 
@@ -288,8 +281,6 @@ class Socket:
     def take(self, session: BayeuxSession, now: float) -> None:
         """Have a session, whose events are to be written here from now on, in place of the one before."""
         before, self._session = self._session, session
-        if before is not session and (not session.is_bound or self._is_of_its_handshake(session)):
-            session.socket_cookie = self._new_cookie  # the browser keeps the cookie that it was given last
         if before is not None and before is not session:
             self._engine.sessions.lost(before, self, now)
         self._sockets.hellos.forget(self)
