@@ -388,12 +388,8 @@ class AsgiStream:
 
     async def _is_sent(self, event: dict[str, Any]) -> bool:
         """Whether an event could be sent: the peer is connected, and reads."""
-        try:
-            async with asyncio.timeout(self._write_s):
-                await self._send(event)
-        except Exception:  # noqa: BLE001 - servers raise different errors for a peer that is lost; or it is too slow
-            return False
-        return True
+        _, error = await outcome_of(self._send(event), self._write_s)  # servers raise different ones for a lost peer
+        return error is None
 
 
 def _body(piece: bytes, *, is_last: bool = False) -> dict[str, Any]:

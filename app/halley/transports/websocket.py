@@ -22,6 +22,7 @@ from halley.settings import Limits
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, raw_path, route_path
 from halley.transports.middleware import GuardMiddleware, Note, reject
+from halley.transports.waits import outcome_of
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009
@@ -254,12 +255,10 @@ class _AsgiWebSocket:
 
     async def _is_sent(self, event: dict[str, object]) -> bool:
         """Whether an event could be sent: the peer is connected, and reads."""
-        try:
-            async with asyncio.timeout(self._limits.write_s):
-                await self._send(event)
-        except Exception:  # noqa: BLE001 - servers raise different errors for a peer that is lost; or it is too slow
-            return False
-        return True
+        _, error = await outcome_of(
+            self._send(event), self._limits.write_s
+        )  # servers raise different ones for a lost peer
+        return error is None
 
 
 def _content_of(frame: bytes) -> dict[str, object]:
