@@ -163,8 +163,7 @@ class Peer:
 
     def cut(self, reason: str) -> None:
         """Abort the connection and log the `reason`: bytes in the transport's buffer are lost."""
-        self.shared.cut += 1
-        telemetry.log.info("connection_cut", reason=reason, address=self.address)
+        self.shared.note_cut(self.address, reason)
         self.abort()
 
     def is_idle(self, since: float) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import MutableSet
 from time import monotonic
 from typing import Any, Final, cast
 
-from halley import telemetry
 from halley.host.kernel import set_keepalive, unread_bytes
 from halley.host.timeouts import DISCARDED_BYTES, ServerContext
 from halley.protocols.contract import Close, Engine
@@ -117,8 +116,7 @@ class Stream:
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything. Logs the `reason`."""
-        self._shared.cut += 1
-        telemetry.log.info("connection_cut", reason=reason, address=self._address)
+        self._shared.note_cut(self._address, reason)
         self._transport.abort()
 
     def shutdown(self) -> None:

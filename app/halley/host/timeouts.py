@@ -17,6 +17,7 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Protocol
 
+from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.settings import Limits
 from halley.transports.head import Head, Header
@@ -171,6 +172,11 @@ class ServerContext:
     def add_sockets(self, sockets: UpgradeRoute) -> None:
         """Let connections become WebSockets of this route."""
         self.sockets.append(sockets)
+
+    def note_cut(self, address: str, reason: str) -> None:
+        """Count and log a connection that is aborted without another byte."""
+        self.cut += 1
+        telemetry.log.info("connection_cut", reason=reason, address=address)
 
     def sweep(self, now: float) -> bool:
         """End connections whose deadline has passed, `now` in monotonic seconds; whether there are more."""

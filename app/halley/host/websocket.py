@@ -204,8 +204,7 @@ class WebSocket:
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything. Logs the `reason`."""
-        self._shared.cut += 1
-        telemetry.log.info("connection_cut", reason=reason, address=self._address)
+        self._shared.note_cut(self._address, reason)
         self._transport.abort()
 
     def check_silence(self, now: float) -> None:
