@@ -9,7 +9,7 @@ import signal
 import pytest
 from clients.foreign import OK, until
 from clients.kinds import KINDS, SOCKETS, clients
-from clients.publisher import publish
+from clients.publisher import publish, publish_under_cuts
 from clients.recovery import is_heard_again
 from support.process import launched
 
@@ -77,25 +77,7 @@ async def test_a_socket_that_is_cut_under_load(kind, site):
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)
     assert await client.subscribe("/room") == OK
-    published = 0
-    is_over = False
-
-    async def load():
-        nonlocal published
-        while not is_over:
-            await publish(server.port, *(("/room", published + each) for each in range(5)))
-            published += 5
-            await asyncio.sleep(0.01)
-
-    loading = asyncio.create_task(load())
-    for _ in range(CUTS):
-        heard, opened = len(client.events), proxy.accepted
-        await client.until(lambda heard=heard: len(client.events) > heard)
-        proxy.cut()
-        proxy.mend()
-        await client.until(lambda opened=opened: proxy.accepted > opened)
-    is_over = True
-    await loading
+    published = await publish_under_cuts(server.port, proxy, lambda: len(client.events), client.until, CUTS)
     await publish(server.port, ("/room", "last"))
     await client.until(lambda: client.events and client.events[-1] == ("/room", "last"))
     numbers = [data for _, data in client.events[:-1]]

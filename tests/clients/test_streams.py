@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 from clients.foreign import DEADLINE_S, until
-from clients.publisher import publish
+from clients.publisher import publish, publish_under_cuts
 from support.programs import require_module, require_program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -27,30 +27,6 @@ def stored(tmp_path):
     return {"data_dir": str(tmp_path), "history": {"enabled": True}}
 
 
-async def numbers_while_cut(server, proxy, heard):
-    """Publish numbers to /room without a pause, cut what is open ten times, and return how many were published."""
-    published = 0
-    is_over = False
-
-    async def load():
-        nonlocal published
-        while not is_over:
-            await publish(server.port, *(("/room", published + each) for each in range(5)))
-            published += 5
-            await asyncio.sleep(0.01)
-
-    loading = asyncio.create_task(load())
-    for _ in range(CUTS):
-        before, opened = len(heard), proxy.accepted
-        await until(lambda before=before: len(heard) > before)
-        proxy.cut()
-        proxy.mend()
-        await until(lambda opened=opened: proxy.accepted > opened)
-    is_over = True
-    await loading
-    return published
-
-
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.node
@@ -63,7 +39,7 @@ async def test_an_event_source_resumes_over_cuts(site, tmp_path):
     await page.expose_function("heard", lambda data, at: (heard.append(data), ids.append(int(at))))
     await page.goto(f"http://localhost:{site.pages_port}/pages/cometd.html")  # any page, of another origin
     await page.evaluate(LISTEN, f"http://127.0.0.1:{proxy.port}/events/room")
-    published = await numbers_while_cut(server, proxy, heard)
+    published = await publish_under_cuts(server.port, proxy, lambda: len(heard), until, CUTS)
     await until(lambda: len(heard) >= published)
     assert heard == list(range(published))
     assert ids == sorted(set(ids))
@@ -97,7 +73,7 @@ async def test_httpx_sse_resumes_over_cuts(site, tmp_path):
 
     listening = asyncio.create_task(listen())
     await until(lambda: b"GET /events/room" in proxy.sent)
-    published = await numbers_while_cut(server, proxy, heard)
+    published = await publish_under_cuts(server.port, proxy, lambda: len(heard), until, CUTS)
     await until(lambda: len(heard) > 0 and heard[-1] == published - 1)
     listening.cancel()
     assert heard == list(range(heard[0], published))
