@@ -139,12 +139,11 @@ class ServerSession:
         Raises `ValueError` if `channel` is not a channel, `TypeError` if `data` is not JSON.
         """
         pattern_of(channel, self._engine)
-        sessions, now = self._engine.sessions, monotonic()
+        sessions = self._engine.sessions
         event = Event(sessions.to_topic(channel), encode_data(data))
-        event.time_us = int(sessions.wall_s(now) * 1_000_000)
         if lazy:
             sessions.laziness.mark(event)
-        return self._engine.broker.deliver(self._session, event, now)
+        return sessions.send_to(self._session, event, monotonic())
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""

@@ -39,8 +39,8 @@ class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
     `address` and `port` are the client's, empty and 0 where the server does not know them: a proxy does not name the
-    client's port. `scheme` is `http` or `https`.
-    A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
+    client's port. `scheme` is `http` or `https`. A WebSocket's path keeps its percent escapes, since its engine decodes
+    it (`contract.Context`).
     """
 
     method: str

@@ -32,9 +32,8 @@ from halley.protocols.bayeux.extensions import Timesync
 from halley.protocols.bayeux.handshake import HandshakeHandler
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE, Bounds
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
 from halley.protocols.bayeux.outcomes import (
     CALLBACK_POLLING,
     LONG_POLLING,
@@ -106,10 +105,8 @@ class BayeuxEngine:
         self._authorizers, self._channel_created = hooks.authorizers, hooks.channel_created
         self.replies = Replies(broker, options, hooks, connection_types)
         history = Replayer(broker, options, hooks, self.replies.advisor, read)
-        bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
-        laziness = Laziness(broker, lazy, options.lazy_s, bounds)
-        self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, laziness, new_id)
-        self.bounds = bounds
+        self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, lazy, new_id)
+        self.bounds = bounds = self.sessions.bounds
         self._history = history
         self._authorization = authorization = Authorization(broker, hooks, bounds)
         self._handshakes = HandshakeHandler(self.sessions, identities, authorization)
@@ -401,7 +398,7 @@ class BayeuxEngine:
             batch = message.ext.get("ack")
             if session.acks is not None and type(batch) is int:
                 session.outbox.release(session.acks.acknowledge(batch))
-            hold.timesync = Timesync.read(message.ext, int(self.sessions.wall_s(handler.now) * 1000))
+            hold.timesync = Timesync.read(message.ext, self.sessions.wall_s(handler.now))
         return hold
 
     def _events_for(

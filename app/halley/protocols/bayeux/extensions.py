@@ -81,21 +81,26 @@ class Timesync(NamedTuple):
     is_wanted: bool
 
     @classmethod
-    def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
-        """Read the request in the `ext` of a message received at `arrived_ms`; None if it is missing or invalid."""
+    def read(cls, ext: dict[str, Any] | None, arrived_s: float) -> Timesync | None:
+        """Read the request in the `ext` of a message; None if it is missing or invalid.
+
+        `arrived_s` is the wall clock at which the message was received, in seconds.
+        """
         requested = (ext or {}).get("timesync")
         if not isinstance(requested, dict):
             return None
         client_ms, lag_ms, offset_ms = (requested.get(name, 0) for name in ("tc", "l", "o"))
         if "tc" not in requested or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
             return None
+        arrived_ms = int(arrived_s * 1000)
         error_ms = round(client_ms + offset_ms + lag_ms - arrived_ms)
         is_wanted = "l" not in requested or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
         return cls(client_ms, arrived_ms, error_ms, is_wanted)
 
-    def answer(self, now_ms: int) -> dict[str, int | float]:
-        """The reply's `ext.timesync` if the reply is written at `now_ms`."""
-        return {"tc": self.client_ms, "ts": self.arrived_ms, "p": now_ms - self.arrived_ms, "a": self.error_ms}
+    def answer(self, now_s: float) -> dict[str, int | float]:
+        """The reply's `ext.timesync` if the reply is written at `now_s` of the wall clock."""
+        taken_ms = int(now_s * 1000) - self.arrived_ms
+        return {"tc": self.client_ms, "ts": self.arrived_ms, "p": taken_ms, "a": self.error_ms}
 
 
 def _is_number(value: Any) -> bool:

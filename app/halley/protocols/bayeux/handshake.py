@@ -53,7 +53,7 @@ class HandshakeHandler:
             message = handler.read(fields)
             negotiate(message, replies.connection_types)
             self._identify(request, message, session, handler.now)
-            arrived_ms = int(sessions.wall_s(handler.now) * 1000)
+            arrived_s = sessions.wall_s(handler.now)
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
                 raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
@@ -70,7 +70,7 @@ class HandshakeHandler:
             return busy
         except Fault as fault:
             return replies.make(None, [replies.refusal(None, fields, fault)], [], handler.now, request.connection)
-        return self._welcome(handler, session, message, arrived_ms)
+        return self._welcome(handler, session, message, arrived_s)
 
     def _identify(self, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
         """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
@@ -89,7 +89,7 @@ class HandshakeHandler:
             raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
         session.prove(proof, self._sessions.broker.clock_offset_s)
 
-    def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
+    def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_s: float) -> Reply:
         sessions, replies = self._sessions, self._replies
         reply = reply_to(message.sent, successful=True)
         reply["clientId"] = session.id
@@ -107,9 +107,9 @@ class HandshakeHandler:
             reply["x-messages"] = len(events)
             if session.acks is not None:
                 ext["ack"] = {"enabled": True, "batch": session.acks.batch}
-        timesync = Timesync.read(message.ext, arrived_ms)
+        timesync = Timesync.read(message.ext, arrived_s)
         if timesync is not None and timesync.is_wanted:
-            ext["timesync"] = timesync.answer(int(sessions.wall_s(handler.now) * 1000))
+            ext["timesync"] = timesync.answer(sessions.wall_s(handler.now))
         if ext:
             reply["ext"] = ext
         answer = replies.make(session, [reply], events, handler.now, handler.request.connection)

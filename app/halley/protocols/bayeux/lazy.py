@@ -1,9 +1,9 @@
 """Lazy events (CometD's): they may wait a while for others, with which they are then delivered.
 
-An event is lazy by the first [[lazy]] rule whose pattern matches its topic, or by `ext.lazy:
-true` of its publisher, who can delay only his own. It is queued like any other and never overtaken. A connect is held
-though lazy events wait, and answered when the first of them has waited for as long as it may; anything else that is
-delivered meanwhile takes them along. What a program sends to one session alone is lazy only if the program says so.
+An event is lazy by the first [[lazy]] rule whose pattern matches its topic, or by `ext.lazy: true` of its publisher,
+who can delay only his own. It is queued like any other and never overtaken. A connect is held though lazy events wait,
+and answered when the first of them has waited for as long as it may; anything else that is delivered meanwhile takes
+them along. What a program sends to one session alone is lazy only if the program says so.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class Replies:
         if with_events and session.acks is not None:
             ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
-            ext["timesync"] = hold.timesync.answer(int((now + self._broker.clock_offset_s) * 1000))
+            ext["timesync"] = hold.timesync.answer(now + self._broker.clock_offset_s)
         return ext
 
     def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:

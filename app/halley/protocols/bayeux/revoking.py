@@ -8,6 +8,8 @@ has not been written or acknowledged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import matches, receiving_patterns
@@ -19,8 +21,18 @@ from halley.protocols.bayeux.names import to_subscription
 from halley.protocols.bayeux.session import BayeuxSession
 
 
-def revoke(session: BayeuxSession, broker: Broker, rights: Rights, hooks: Hooks, history: Replayer, now: float) -> int:
-    """Take away the subscriptions that the session's rights no longer grant; return their number."""
+def revoke(
+    session: BayeuxSession,
+    broker: Broker,
+    rights: Rights,
+    hooks: Hooks,
+    history: Replayer,
+    send: Callable[[Event], object],
+) -> int:
+    """Take away the subscriptions that the session's rights no longer grant; return their number.
+
+    `send` sends an event to the session.
+    """
     denied = [each for each in session.subscriptions if not rights.may(session, "subscribe", each)]
     if not denied:
         return 0
@@ -38,7 +50,6 @@ def revoke(session: BayeuxSession, broker: Broker, rights: Rights, hooks: Hooks,
         hooks.notify(hooks.unsubscribed, session, name)
         frame = revocation_frame(name)
         event = Event("meta/unsubscribe", frame)
-        event.time_us = int((now + broker.clock_offset_s) * 1_000_000)
         event.frames["bayeux"] = frame
-        broker.deliver(session, event, now)
+        send(event)
     return len(denied)

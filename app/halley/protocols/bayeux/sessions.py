@@ -14,7 +14,8 @@ yet goes the new way, and a connect that is still held there is answered with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -57,7 +58,7 @@ from halley.protocols.bayeux.session import (
     Trigger,
 )
 from halley.protocols.contract import POLICY_VIOLATION, Close
-from halley.settings import Bayeux
+from halley.settings import Bayeux, Lazy
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
@@ -78,7 +79,7 @@ class Sessions:
         hooks: Hooks,
         replies: Replies,
         history: Replayer,
-        laziness: Laziness,
+        lazy: Iterable[Lazy],
         new_id: Callable[[], str],
     ) -> None:
         self.broker = broker
@@ -88,10 +89,11 @@ class Sessions:
         self.replies = replies
         self.advisor = replies.advisor
         self.history = history
-        self.laziness, self._inactive_s = laziness, 0.0 if options.activity == "off" else options.activity_s
+        self._inactive_s = 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
+        self.laziness = Laziness(broker, lazy, options.lazy_s, self.bounds)
         self.holds_by_browser: dict[str, int] = {}
         self.connects = 0
         self.put_back = 0
@@ -190,9 +192,8 @@ class Sessions:
             return ()
         if session.held is None:
             return ()
-        if session.outbox.queue and session.unsettled is None and not session.open_batches:
-            pass  # nearly always
-        elif not self._has_news(session, now):
+        has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
+        if not has_events and not self._has_news(session, now):
             return ()
         reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
@@ -215,7 +216,8 @@ class Sessions:
     def rights_changed(self, session: Session, now: float) -> int:
         """Take away the subscriptions that the session's rights no longer grant; return their number."""
         assert isinstance(session, BayeuxSession)
-        return revoke(session, self.broker, self.rights, self.hooks, self.history, now)
+        send = partial(self.send_to, session, now=now)
+        return revoke(session, self.broker, self.rights, self.hooks, self.history, send)
 
     # Sessions
 
@@ -293,8 +295,14 @@ class Sessions:
         `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
         event = Event(self.to_topic(channel), encode_data(data))
-        answer = {"channel": channel, "id": message_id, "data": data}
-        return self._send_to(session, event, None if message_id is None else encode(answer), now)
+        if message_id is not None:
+            event.frames["bayeux"] = encode({"channel": channel, "id": message_id, "data": data})
+        return self.send_to(session, event, now)
+
+    def send_to(self, session: BayeuxSession, event: Event, now: float) -> bool:
+        """Send an event, which gets its time, to one session as `deliver` does."""
+        event.time_us = int(self.wall_s(now) * 1_000_000)
+        return self.broker.deliver(session, event, now)
 
     def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
         """End a session at the request of its client, or else of this program."""
@@ -314,12 +322,6 @@ class Sessions:
     def release(self, session: BayeuxSession, now: float) -> None:
         """Answer a session's held connect because the server is draining."""
         self._apply(session, "drain", now)
-
-    def _send_to(self, session: BayeuxSession, event: Event, frame: bytes | None, now: float) -> bool:
-        event.time_us = int(self.wall_s(now) * 1_000_000)
-        if frame is not None:
-            event.frames["bayeux"] = frame
-        return self.broker.deliver(session, event, now)
 
     # Connects and their replies
 
@@ -356,8 +358,7 @@ class Sessions:
             hold = Hold(session, connection, message_id, session.hold_s)
         else:
             session.spare = None
-            hold.connection, hold.message_id = connection, message_id
-            hold.wait_s, hold.browser = session.hold_s, ""
+            hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def connect(self, hold: Hold, now: float) -> bool:
