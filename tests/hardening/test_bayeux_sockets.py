@@ -10,7 +10,7 @@ import pytest
 from support.bayeux_sockets import SOCKET_HANDSHAKE, BayeuxWire, socket_connect
 from support.frames import BINARY, CLOSE, CONT, FIN, PING, RSV1, TEXT, next_frame, opening, sent, text
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import post, request
 
 from halley.settings import Access, Token
@@ -147,6 +147,7 @@ UPGRADES = {
 }
 
 
+@pytest.mark.faces(SHORT_WAY, TLS)
 @pytest.mark.parametrize(("asked", "status"), UPGRADES.values(), ids=UPGRADES)
 async def test_bw4_a_wrong_opening_request_is_refused(asked, status):
     """BW3, BW4: before the 101, in plain text."""

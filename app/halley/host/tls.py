@@ -293,19 +293,32 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         return nbytes > 0
 
     def _pass_on(self) -> None:
-        """Pass on the bytes of the next records, in one piece. Raises `ssl.SSLError` after the last."""
+        """Pass on the bytes of the next records, in one piece. Raises `ssl.SSLError` after the last.
+
+        That is raised when they have been passed on: while an exception is handled, the connection's parser would show
+        it as the context of its own.
+        """
         pieces: list[bytes] = []
         nbytes = 0
-        try:
-            while nbytes < _READ_BYTES and len(pieces) < _READ_RECORDS:
+        end: ssl.SSLError | None = None
+        while end is None and nbytes < _READ_BYTES and len(pieces) < _READ_RECORDS:
+            try:
                 plain = self._read(_READ_BYTES - nbytes)
-                if not plain:
-                    raise ssl.SSLZeroReturnError
-                pieces.append(plain)
-                nbytes += len(plain)
-        finally:
-            if pieces:
-                self._above.data_received(b"".join(pieces))
+            except ssl.SSLError as error:
+                end = error
+            else:
+                if plain:
+                    pieces.append(plain)
+                    nbytes += len(plain)
+                else:
+                    end = ssl.SSLZeroReturnError()
+        if pieces:
+            self._above.data_received(b"".join(pieces))
+        if end is not None:
+            try:
+                raise end
+            finally:
+                end = None  # its traceback refers to this frame: else both would wait for the cyclic collector
 
     def _end(self) -> None:
         """Pass on that the peer has ended its stream; close, unless the connection above has something to send."""
