@@ -41,7 +41,10 @@ const NETWORK_MS = 10_000; // the time for a response, in addition to the time f
 const WAITING_MESSAGES = 1_000; // the maximum number of messages that wait to be sent; more are rejected
 const BATCH_MESSAGES = 100; // the maximum number in one request; servers limit it
 const PROOF_MS = 5_000; // in which a WebSocket is opened, and brings its first reply; else it is blocked
-const BLOCKED_MS = 600_000; // for how long no WebSocket is tried where one was blocked and POST works
+// For how long no WebSocket is tried where one was blocked and POST works: after one that has worked, the first time is
+// short and each next twice as long, since a network that is lost as a WebSocket opens looks the same.
+const BLOCKED_MS = 600_000;
+const LOST_MS = 10_000;
 const FRAME_CHARS = 20_000; // at most 60,000 bytes; some servers close the connection for a message of more than 64 KiB
 const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; by POST the reply says why
 
@@ -79,6 +82,7 @@ export class Bayeux extends EventTarget {
   #socket = null;
   #isBlocked = false; // WebSockets are, if POST works
   #blockedUntil = 0; // ms since the epoch
+  #blockedMs = BLOCKED_MS; // from the next time on
   #hurry = () => {}; // ends the pause before the next attempt
   /**
    * By pattern: the session that was asked and the one that has granted it, all of `ext`, and its latest part.
@@ -406,7 +410,9 @@ export class Bayeux extends EventTarget {
     const isShort = JSON.stringify(messages).length <= FRAME_CHARS;
     if (socket?.isOpen && (isPoll || (socket.isProven && isShort))) {
       try {
-        return await socket.exchange(messages, socket.isProven ? options : { ...options, timeoutMs: PROOF_MS });
+        const replies = await socket.exchange(messages, socket.isProven ? options : { ...options, timeoutMs: PROOF_MS });
+        this.#blockedMs = LOST_MS;
+        return replies;
       } catch (error) {
         options.signal?.throwIfAborted();
         if (isPoll) socket.close();
@@ -416,7 +422,11 @@ export class Bayeux extends EventTarget {
       }
     }
     const answers = await post(this.url, messages, options);
-    if (isPoll && this.#isBlocked) this.#blockedUntil = Date.now() + BLOCKED_MS;
+    if (isPoll && this.#isBlocked) {
+      this.#isBlocked = false; // till one has been tried again
+      this.#blockedUntil = Date.now() + this.#blockedMs;
+      this.#blockedMs = Math.min(2 * this.#blockedMs, BLOCKED_MS);
+    }
     return answers;
   }
 

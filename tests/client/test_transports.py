@@ -97,6 +97,24 @@ async def test_a_session_goes_on_by_polls_when_websockets_are_blocked_in_between
         assert any(head.startswith(b"POST") for head in front.heads)
 
 
+async def test_one_that_is_lost_as_it_opens_is_tried_again_soon_if_one_has_worked(monkeypatch):
+    """A network that is lost twice in a moment does not make a client poll for ten minutes."""
+    monkeypatch.setattr(socket_wire, "_LOST_S", 0.2)
+    async with serving() as served, gate(served.port) as front, Client(front.url, timeouts=TIMEOUTS) as client:
+        await client.subscribe("/a")
+        await until_connected(served, client, "websocket")
+        front.way = REFUSING
+        front.cut()
+        await until_connected(served, client, "long-polling")
+        front.way = OPEN
+        await client.publish_many("/a", range(3))
+        assert await read(client, 3) == [0, 1, 2]
+        async with asyncio.timeout(DEADLINE_S):
+            while client.transport != "websocket":
+                await client.publish("/a", "wake")
+                assert await read(client, 1) == ["wake"]
+
+
 async def test_a_websocket_is_tried_again_after_a_while_and_takes_the_session_over(monkeypatch):
     """The events of the change come once and in order."""
     monkeypatch.setattr(socket_wire, "_BLOCKED_S", 0.2)

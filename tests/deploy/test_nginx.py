@@ -162,7 +162,7 @@ async def test_a_websocket_of_wamp_goes_through(both):
 
 @pytest.mark.parametrize("path", ["/bayeux", "/cometd"])
 async def test_a_websocket_of_bayeux_goes_through(both, path):
-    """Its cookie is Secure; its connect is held and answered, and events come at once."""
+    """Its connect is held and answered, and events come at once."""
     _, front = both
     async with (
         connect_websocket(
@@ -172,7 +172,6 @@ async def test_a_websocket_of_bayeux_goes_through(both, path):
         ) as socket,
         asyncio.timeout(DEADLINE_S),
     ):
-        assert "Secure" in socket.response.headers["Set-Cookie"]
 
         async def ask(message):
             await socket.send(json.dumps([message]))

@@ -79,7 +79,7 @@ function connected(answers = {}, options = {}) {
     if (!isFrame) posted.push(...messages);
     const replies = [];
     for (const message of messages) {
-      const answer = (answers[message.channel] ?? usual[message.channel] ?? (() => ({})))(message, sent.flat());
+      const answer = await (answers[message.channel] ?? usual[message.channel] ?? (() => ({})))(message, sent.flat());
       if (answer instanceof Response) return answer;
       if (answer === HELD) {
         await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
@@ -320,6 +320,29 @@ test("a WebSocket that is cut is opened again, with the same session and a conne
   assert.deepEqual([bayeux.transport, bayeux.session, sockets.length], ["websocket", session, 2]);
   const [{ channel, advice }] = sockets[1].frames[0];
   assert.deepEqual([channel, advice], ["/meta/connect", { timeout: 0 }]);
+});
+
+test("after a WebSocket that has worked, one that is lost as it opens is tried again soon", async (t) => {
+  const sockets = offerSockets();
+  let isHeld = true;
+  const { bayeux, sent } = connected({
+    "/meta/connect": ({ advice }) =>
+      isHeld && advice?.timeout !== 0 ? HELD : new Promise((resolve) => setTimeout(() => resolve({}), 1)),
+  });
+  await until(bayeux, () => sent.length === 3);
+  isHeld = false;
+  const lost = offerSockets({ refused: true });
+  sockets[0].end(1006);
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  bayeux.connect();
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.deepEqual([bayeux.transport, lost.length], ["long-polling", 1]);
+  const later = offerSockets();
+  const now = Date.now;
+  t.mock.method(Date, "now", () => now() + 11_000);
+  await until(bayeux, () => bayeux.transport === "websocket");
+  isHeld = true;
+  assert.equal(later.length, 1);
 });
 
 test("what is long is posted, and what a WebSocket is closed for is posted to learn why", async () => {

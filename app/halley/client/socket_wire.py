@@ -29,6 +29,10 @@ _PROOF_S = 5.0
 _BLOCKED_S, _BUSY_S = 600.0, 5.0
 """For how long no WebSocket is tried where POST is answered, after it was blocked, or refused for now (`_BUSY`)."""
 
+_LOST_S = 10.0
+"""Instead of `_BLOCKED_S` after a WebSocket that has worked, twice as long each time: a network that is lost while one
+opens looks like a proxy that blocks it."""
+
 _BUSY = HTTPStatus.INTERNAL_SERVER_ERROR
 """From this status on a server is busy or leaves, or a proxy has none: it will take WebSockets again."""
 
@@ -96,6 +100,7 @@ class SocketWire(Wire):
         self._is_proven = False  # the WebSocket has brought a reply
         self._avoid_s = 0.0  # for how long no WebSocket is tried, if POST works
         self._avoided_until_s = 0.0
+        self._blocked_s = _BLOCKED_S  # from the next time that one is blocked
 
     @property
     def connection_types(self) -> list[str]:
@@ -122,7 +127,7 @@ class SocketWire(Wire):
             if not self._falls_back:
                 raise Unreachable(f"cannot connect to {self.name} ({reason_of(error)})") from error
             is_busy = isinstance(error, InvalidStatus) and error.response.status_code >= _BUSY
-            self._avoid_s = _BUSY_S if is_busy else _BLOCKED_S
+            self._avoid_s = _BUSY_S if is_busy else self._blocked_s
             return False
         if (response := socket.socket.response) is not None:
             headers = [*response.headers.raw_items()]
@@ -142,15 +147,16 @@ class SocketWire(Wire):
                 await self._drop()
                 if is_over:
                     raise
-                self._avoid_s = _BLOCKED_S
+                self._avoid_s = self._blocked_s
             else:
-                self._is_proven = True
+                self._is_proven, self._blocked_s = True, _LOST_S
                 return answer
         elif not self._falls_back:
             raise Unreachable(f"no WebSocket to {self.name}")
         answer = await super().post(messages, within_s)
         if self._avoid_s:
             self._avoided_until_s, self._avoid_s = asyncio.get_running_loop().time() + self._avoid_s, 0.0
+            self._blocked_s = min(2 * self._blocked_s, _BLOCKED_S)
         return answer
 
     async def post(self, messages: Mapping[str, str], within_s: float) -> list[JSON]:
