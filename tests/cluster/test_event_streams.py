@@ -23,7 +23,7 @@ SHORT_PAGES = {"HALLEY_HISTORY_TAIL_BYTES": "1000", "HALLEY_HISTORY_PAGE_EVENTS"
 
 
 class Reader:
-    """An `EventSource` without sticky balancer. `has` are the positions that it got, `gaps` what it was told to miss."""
+    """An `EventSource` without a sticky balancer. `has` are the positions it got, `gaps` what it was told to miss."""
 
     def __init__(self, path: str) -> None:
         self.has: list[int] = []
