@@ -20,7 +20,7 @@ from support.messages import connect, publish
 from support.nats import node
 from support.relayed import POLL, SHARE, WAITING, held, listening, metric, running, session, until_metric
 from support.round_robin import round_robin
-from support.wire import DEADLINE_S, post, request
+from support.wire import DEADLINE_S, post
 
 from halley.client import ALL, Client
 from halley.cluster.members import id_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -33,24 +34,32 @@ POLL = {"advice": {"timeout": 0}}
 
 
 @asynccontextmanager
-async def running(folder: Path, names: tuple[str, ...] = NAMES, **more: str) -> AsyncIterator[SimpleNamespace]:
+async def running(folder: Path, names: tuple[str, ...] = NAMES, **more: Any) -> AsyncIterator[SimpleNamespace]:
     """Run nodes that know of each other, and the proxy in front of them, within the block."""
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_servers(folder))
-        options = {"HALLEY_CLUSTER_RELAYED": str(RELAYED), "HALLEY_LIMITS_QUEUE_BYTES": "64000000", **more}
+        options: dict[str, Any] = {
+            "HALLEY_CLUSTER_RELAYED": str(RELAYED),
+            "HALLEY_LIMITS_QUEUE_BYTES": "64000000",
+            **more,
+        }
         nodes = await asyncio.gather(
             *(stack.enter_async_context(node(folder, nats, name, **options)) for name in names)
         )
         for server in nodes:
-            await server.until(lambda server=server: len(server.logged("cluster_member")) == len(names) - 1)
+            await server.until(partial(_knows, server, len(names) - 1))
         proxy = await stack.enter_async_context(round_robin(*nodes))
         yield SimpleNamespace(nats=nats, nodes=nodes, proxy=proxy, **dict(zip(names, nodes, strict=True)))
+
+
+def _knows(server: Server, others: int) -> bool:
+    return len(server.logged("cluster_member")) == others
 
 
 async def session(server: Server, *channels: str) -> str:
     """Open a session at a node with subscriptions, by a client that keeps no cookies; return its id."""
     wire = await server.wire()
-    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    client_id: str = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     await wire.post(connect(client_id))
     for channel in channels:
         await wire.post(subscribe(client_id, channel))
