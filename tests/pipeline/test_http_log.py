@@ -56,6 +56,18 @@ async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
         assert (rows, faults) == (archive.rows_of[first - 1 : until - 1], [])
 
 
+@pytest.mark.parametrize("has_arrow", [True, False])
+async def test_separators_of_lines_within_a_text_end_no_row(has_arrow, monkeypatch):
+    """Only a line feed ends a line of JSON; Unicode has others, and a text may contain them."""
+    if not has_arrow:
+        monkeypatch.setattr("halley.transports.api.log.Arrow.__init__", _not_installed)
+    async with serving(brisk()) as served:
+        archive = given(served)
+        for payload in ('"a\u2028b\u2029c\u0085d"', "1"):
+            archive.record("news", payload)
+        assert await asyncio.to_thread(told, HttpLog(served.url, None), 1, 3) == (archive.rows_of, [])
+
+
 def _not_installed(self):
     raise ImportError
 

@@ -378,4 +378,4 @@ async def test_a_full_disk_is_503(tmp_path):
         answer = await ask(served, "/events/a", "POST", b"1")
         assert (answer.status, answer.headers["retry-after"], answer.text) == (503, "5", "history_unavailable")
         await served.house.lifecycle.drain()
-        assert await stream.rest() == b"retry: 1000\nid: 0\n\n"
+        assert await stream.rest() == b"retry: 1000\nid: 0\n\nretry: 1000\n\n"
