@@ -19,7 +19,7 @@ def numbers():
     class Reader(DataSourceReader):
         digit = None
 
-        def pushFilters(self, filters):
+        def pushFilters(self, filters):  # noqa: N802 - Spark's name
             self.digit = None
             for each in filters:
                 if isinstance(each, EqualTo) and each.attribute == ("digit",):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
 from support.archive import BEGAN_US, given
 from support.damage import files, flip, remove_rows
 from support.log import SMALL, OpenLog
@@ -21,7 +22,7 @@ from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 from halley.pipeline.source.columns import lifts_of
 from halley.pipeline.source.log import GapFound, Gone
 from halley.pipeline.source.options import Options
-from halley.pipeline.source.source import Table
+from halley.pipeline.source.source import HalleySource, Table
 from halley.protocols.bayeux.names import to_channel
 from halley.settings import Access, Lift, Settings, Token
 
@@ -250,30 +251,52 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "reason"), REFUSED)
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_schema_of_other_columns_is_refused_by_name(spark, tmp_path, schema, reason, is_stream):
-    """It is refused when the query is planned, before a worker reads anything."""
+def test_a_schema_of_other_columns_is_refused_by_name(spark, tmp_path):
+    """Each is refused with its column, in batches and streams."""
+    source = HalleySource({"path": str(tmp_path)})
+    for schema, reason in REFUSED:
+        for reader in (source.reader, source.streamReader):
+            with pytest.raises(JobRejected, match=reason):
+                reader(StructType.fromDDL(schema))
+    with pytest.raises(JobRejected, match="at least one of its columns"):
+        source.reader(StructType([]))
+
+
+def test_a_schema_is_refused_when_the_query_is_planned(spark, tmp_path):
+    """No worker reads anything."""
     with OpenLog(tmp_path / "log") as opened:
         opened.write(1, 2)
+    schema = "offset long, colour string"
+    with pytest.raises(AnalysisException, match="has no column colour"):
+        spark.read.format("halley").schema(schema).load(str(tmp_path / "log")).count()
     with pytest.raises(PySparkException) as failed:
-        if is_stream:
-            stream(spark, tmp_path / "log", tmp_path, [], schema)
-        else:
-            spark.read.format("halley").schema(schema).load(str(tmp_path / "log")).explain()
+        stream(spark, tmp_path / "log", tmp_path, [], schema)
     cause = cause_of(failed.value)
     assert isinstance(cause, JobRejected)
-    assert reason in str(cause)
+    assert "has no column colour" in str(cause)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"channel": "prices"}, "the option channel must be a channel, or one that ends in /* or /**, not prices"),
+        ({"channel": ""}, "the option channel must be"),
+        ({"channel": "/a/*/b"}, "the option channel must be"),
+        ({"protocol": "a b"}, "the option protocol must be the name of a protocol, such as wamp, not a b"),
+        ({"from_time": "2026-07-01"}, "the option from_time must be a time with its offset, such as "),
+        ({"until_time": "now"}, "the option until_time must be a time with its offset, such as "),
+    ],
+)
+def test_conditions_that_cannot_be(options, reason):
+    """Each is refused with its name and what it may be."""
+    with pytest.raises(JobRejected) as refused:
+        Options(options)
+    assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"channel": "prices"}, "the option channel must be a channel, or one that ends in /* or /**, not prices"),
-        ({"channel": ""}, "the option channel must be"),
-        ({"protocol": "a b"}, "the option protocol must be the name of a protocol, such as wamp, not a b"),
-        ({"from_time": "2026-07-01"}, "the option from_time must be a time with its offset, such as "),
-        ({"until_time": "now"}, "the option until_time must be a time with its offset, such as "),
         ({"colour": "red"}, "the source halley has no option colour"),
         ({"from_offset": "x"}, "the option from_offset must be a whole number, at least 1, not x"),
         ({"partition_rows": "0"}, "partition_rows must be a whole number, at least 1"),
