@@ -79,6 +79,8 @@ ONLY = {
         "halley.client",
         "halley.history",
         "halley.protocols.bayeux",
+        "halley.protocols.nt4",
+        "halley.protocols.wamp",
         "halley.broker",
         "halley.settings",
     },

@@ -123,6 +123,12 @@ ROWS = {
         """-d '{"channel":"/orders","data":{"id":7},"ext":{"idempotency_key":"order 7"}}'""",
         PAST + "test_a_repeat_is_answered_as_the_first_and_delivers_nothing",
     ),
+    "source": Row(
+        PIPELINE,
+        "The source",
+        "from pyspark.sql import SparkSession",
+        SPARK + "test_plain_session.py::test_by_spark_submit",
+    ),
     "lift": Row(PIPELINE, "Lifted columns", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
     "settings": Row(SETTINGS_PAGE, "Example", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),
     "access": Row(ACCESS_PAGE, "Example", "[[access]]", ACCESS + "test_the_rules_do_what_the_readme_says"),

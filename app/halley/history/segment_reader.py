@@ -75,7 +75,8 @@ _OFFSETS = """
 _OFFSETS_UP, _OFFSETS_DOWN = _OFFSETS.replace("ORDER", "asc"), _OFFSETS.replace("ORDER", "desc")
 _WINDOW = """
     select json_group_array(json_array(offset, topic_id, audience_id)) from stored
-    where offset between ? and ? and audience_id not in (select value from json_each(?))
+    where offset between ?1 and ?2 and audience_id not in (select value from json_each(?3))
+        and (?4 is null or protocol = ?4)
 """
 _NUMBERED = """
     select json_group_array(json_array(id, NAME)) from NAMEs where id in (select value from json_each(?))
@@ -169,12 +170,17 @@ class SegmentReader:
         """The (number, audience) of the audiences with these numbers."""
         return self._array(_AUDIENCES_NUMBERED, orjson.dumps(numbers).decode())
 
-    def window(self, low: int, high: int, without: Sequence[int]) -> list[tuple[int, int, int]]:
+    def window(self, low: int, high: int, without: Sequence[int], protocol: str | None) -> list[tuple[int, int, int]]:
         """The (offset, topic number, audience number) of each row in a range, except the audiences `without`.
 
-        Oldest first.
+        Only those of a `protocol`, unless it is None. Oldest first.
         """
-        return self._array(_WINDOW, low, high, orjson.dumps(without).decode())
+        return self._array(_WINDOW, low, high, orjson.dumps(without).decode(), protocol)
+
+    def count(self, low: int, high: int) -> int:
+        """The number of rows from `low` to `high`."""
+        found: int = self._value("select count(*) from stored where offset between ? and ?", low, high)
+        return found
 
     def within_time(self, low: int, high: int, since_us: int | None, until_us: int | None) -> tuple[int, int]:
         """The shortest range of offsets between `low` and `high` that has all rows of a time, both ends included.

@@ -51,6 +51,7 @@ _END_S = 30.0
 """How long to wait at the end for the batch in progress; if it is not done by then, it is done again."""
 
 _POLL_S = 0.2
+_EVENTS = "topic string, time_us long, offset long, protocol string"
 _PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
 _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
@@ -135,10 +136,9 @@ class Alerts(LogJob):
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
         watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
-            events = self.spark.readStream.format("halley").options(**self._source_options).load()
+            events = self.spark.readStream.format("halley").schema(_EVENTS).options(**self._source_options).load()
             return (
                 events.where(is_counted())
-                .select("topic", "time_us", "offset", "protocol")
                 .mapInArrow(_parts, _PARTS)
                 .groupBy("topic")
                 .transformWithState(watcher, tables.ALERT, "Update", "ProcessingTime")

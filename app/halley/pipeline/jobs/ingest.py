@@ -39,7 +39,8 @@ from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
 from halley.pipeline.source.log import Head, caught_up, offsets, split
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.options import Options
+from halley.pipeline.source.source import Table
 from halley.settings import Pipeline
 
 _LOST = ("hole", "missing")

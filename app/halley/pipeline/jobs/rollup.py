@@ -31,13 +31,13 @@ from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
-from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
+from halley.pipeline.jobs.totals import EVENT_COLUMNS, KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
-from halley.pipeline.source.columns import Lifting
 from halley.pipeline.source.log import caught_up
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.options import Options
+from halley.pipeline.source.source import Table
 from halley.protocols.bayeux.names import to_channel
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
@@ -82,10 +82,11 @@ class Rollup(LogJob, TurnJob):
         self.interval_s = self.options.rollup_s
         self._consumer = consumer("rollup", self.lake)
         self._source_options = self.source_options(lift=self.lift)
-        self._reader = Table(Options(self._source_options))
+        options = Options(self._source_options)
+        self._numbers = [name for name, kind in options.lifting.columns.items() if kind in ("double", "long")]
+        self._types = {name: options.types[name] for name in (*EVENT_COLUMNS, *self._numbers)}
+        self._reader = Table(options, self._types)
         self._log = self._reader.log
-        types = Lifting(self.lift).columns
-        self._numbers = [name for name, kind in types.items() if kind in ("double", "long")]
         self._totals = Totals(self._numbers)
         for name, value in _CONFIGURATION.items():
             self.spark.conf.set(name, value)
@@ -163,7 +164,8 @@ class Rollup(LogJob, TurnJob):
         if until - first <= _READ_HERE_ROWS:
             return self.spark.createDataFrame(self._reader.table(first, until))
         options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
-        return self.spark.read.format("halley").options(**options).load()
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in self._types.items())
+        return self.spark.read.format("halley").schema(schema).options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
         return totals.filter(pc.greater(totals["end_us"], self._final_us))

@@ -19,6 +19,9 @@ from pyspark.sql import functions as f
 from halley.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+EVENT_COLUMNS = ("offset", "time_us", "topic", "protocol", "payload", "authid")
+"""The columns of events that are needed, in addition to those with numbers."""
+
 KEY = ("window", "start_us", "end_us", "topic", "protocol")
 _BEFORE = "before_"
 _LAST_US = 253_402_300_740_000_000

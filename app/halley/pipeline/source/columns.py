@@ -1,6 +1,7 @@
-"""The columns of the source: those of a stored event, those of a fault, and scalars that are lifted from payloads.
+"""The columns of the source: those of a stored event, what is computed of them, those of a fault, and lifted scalars.
 
-Columns have Spark's types long and string, and are nullable; a lifted column has the type that its setting names.
+Stored columns have Spark's types long and string; a lifted column has the type that its setting names. All are
+nullable.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ import pyarrow as pa
 from halley.broker.names import Match, Pattern, matches
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern
+from halley.protocols.nt4.names import to_name
+from halley.protocols.wamp.names import to_uri
 from halley.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")
 """Columns that are null in an event's row. In other rows they mean that the offsets from the row's to `fault_last` have
 no event, for the reason `fault`."""
+
+COMPUTED = {"channel": "string", "name": "string", "time": "timestamp"}
+"""The columns that are computed of stored ones, as the lake's SQL has them, with their types."""
 
 _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
 _CACHED_TOPICS = 65_536
@@ -157,13 +163,35 @@ _TYPES = {
     "boolean": _Type(pa.bool_(), lambda value: value if type(value) is bool else None),
 }
 
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+    """Return the values of a column of `COMPUTED` for rows whose stored columns are given by name."""
+    if column == "time":
+        return stored["time_us"]
+    topics = stored["topic"]
+    if column == "channel":
+        channels = {topic: to_channel(topic) if topic else None for topic in set(topics)}
+        return [channels[topic] for topic in topics]
+    keys = [*zip(topics, stored["protocol"], strict=True)]
+    names = {key: name_of(*key) if key[0] else None for key in set(keys)}
+    return [names[key] for key in keys]
+
+
+def name_of(topic: str, protocol: str) -> str:
+    """Return a topic's name as its publisher writes it: WAMP's URI, NetworkTables' name, for others the channel."""
+    if protocol == "wamp":
+        return to_uri(topic)
+    return (to_name(topic) if protocol == "nt4" else None) or to_channel(topic)
+
 
 def types_of(lifting: Lifting, *, with_faults: bool) -> dict[str, str]:
-    """Return the source's columns and their types, by the names that the settings and Spark have for them."""
+    """Return the source's columns, except the computed ones, and their types, by Spark's and the settings' names."""
     own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
     return own | lifting.columns
 
 
 def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
     """Return columns with types as Spark and the settings name them as a schema of Arrow."""
-    return pa.schema([(name, _TYPES[kind].arrow) for name, kind in types.items()])
+    return pa.schema([(name, _TIME if kind == "timestamp" else _TYPES[kind].arrow) for name, kind in types.items()])
