@@ -58,7 +58,7 @@ def test_a_topic_begins_as_every_beginning_of_its_name_says(protocol, name, char
     assert name_of(topic, protocol) == name
     beginning = beginning_of(name[:chars], protocol)
     assert beginning is not None
-    assert topic.startswith(beginning) or topic.startswith(":")
+    assert topic.startswith((beginning, ":"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ import pyarrow as pa
 from halley.broker.names import Match, Pattern, matches
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import Bounds
+from halley.protocols.names import to_pattern
 from halley.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
