@@ -35,6 +35,7 @@ PLAN = [
     ("halley.cluster", ("orjson",)),
     "---",
     ("halley.protocols.events", ("orjson",)),  # whose channels are Bayeux's
+    ("halley.protocols.names", ()),
     "---",
     ("halley.configuration", ()),
     ("halley.transports", ("starlette", "orjson", "pyarrow", "compression", "backports")),  # Arrow: where it is
@@ -62,6 +63,12 @@ ONLY = {
     "halley.protocols.wamp": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.events": {"halley.protocols", "halley.protocols.bayeux", "halley.broker", "halley.settings"},
+    "halley.protocols.names": {
+        "halley.protocols.bayeux",
+        "halley.protocols.wamp",
+        "halley.protocols.nt4",
+        "halley.broker",
+    },
     "halley.history": {"halley.broker", "halley.settings"},
     "halley.nats": {"halley.telemetry", "halley.settings"},
     "halley.cluster": {
@@ -79,8 +86,7 @@ ONLY = {
         "halley.client",
         "halley.history",
         "halley.protocols.bayeux",
-        "halley.protocols.nt4",
-        "halley.protocols.wamp",
+        "halley.protocols.names",
         "halley.broker",
         "halley.settings",
     },

@@ -4,6 +4,7 @@ import orjson
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from halley.configuration import BadSettings, load
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, types_of
@@ -31,6 +32,40 @@ def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
         assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
         assert declared.names == [*COLUMNS, *faults, "x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("com.shop.order", "com/shop/order"),
+        ("/robot/weird name %d.x", "robot/weird!20name!20!25d!2ex"),
+        ("/a.b/**", "a!2eb/c"),
+    ],
+)
+def test_a_pattern_may_be_a_name(name, topic):
+    """A URI of WAMP, or a name of NetworkTables, is the topic that it stands for."""
+    lift = lifting((name, "/x", "value", "long"))
+    assert lift.values([topic, "other"], ['{"x":1}', '{"x":2}']) == [[1, None]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "column", "mistake"),
+    [
+        ("com.shop.order", "price", None),
+        ("/robot/weird name %d.x", "price", None),
+        ("chat/**", "price", "expected a channel or pattern like /chat/room"),
+        ("/chat/**", "name", "expected a name that is not a column of the lake already"),
+    ],
+)
+def test_what_the_settings_take(tmp_path, pattern, column, mistake):
+    """A pattern or a name; a column that a view computes from a topic cannot be lifted, too."""
+    file = tmp_path / "halley.toml"
+    file.write_text(f'[[lift]]\npattern = "{pattern}"\npointer = "/x"\ncolumn = "{column}"\ntype = "long"\n')
+    if mistake is None:
+        assert Lifting(lifts_of(load(file, {}, {}).settings)).columns == {column: "long"}
+    else:
+        with pytest.raises(BadSettings, match=mistake):
+            load(file, {}, {})
 
 
 @pytest.mark.parametrize(

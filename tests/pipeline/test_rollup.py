@@ -247,6 +247,7 @@ def test_what_a_rollup_says(place):
     assert message.channel == "/stats/10s/a!b/x!3ay"
     assert message.data == {
         "channel": "/a!b/x!3ay",
+        "name": "/a!b/x!3ay",
         "protocol": "bayeux",
         "window": "10s",
         "start": "2027-01-15T08:00:00.000000Z",

@@ -279,7 +279,7 @@ def test_a_schema_is_refused_when_the_query_is_planned(spark, tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"channel": "prices"}, "the option channel must be a channel, or one that ends in /* or /**, not prices"),
+        ({"channel": "a/b"}, "the option channel must be a channel, a pattern such as /a/**, or a name of WAMP"),
         ({"channel": ""}, "the option channel must be"),
         ({"channel": "/a/*/b"}, "the option channel must be"),
         ({"protocol": "a b"}, "the option protocol must be the name of a protocol, such as wamp, not a b"),

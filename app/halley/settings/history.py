@@ -105,7 +105,10 @@ class Lift:
     The column is null where the scalar is missing or has another type.
     """
 
-    pattern: str = knob(MISSING, why="the channels: one, or a pattern such as /chat/*, /chat/** or /**")
+    pattern: str = knob(
+        MISSING,
+        why="the channels: one, or a pattern such as /chat/*, /chat/** or /**; or a name in WAMP or NetworkTables",
+    )
     pointer: str = knob(
         MISSING,
         why="the place in the payload, a JSON Pointer (RFC 6901): /price, /position/0; empty: the whole payload",

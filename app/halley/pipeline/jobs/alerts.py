@@ -36,6 +36,7 @@ from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.source import open_log
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
@@ -175,6 +176,7 @@ class Alerts(LogJob):
         channel = to_channel(alert["topic"])
         data = {
             "channel": channel,
+            "name": name_of(alert["topic"], alert["protocol"]),
             "protocol": alert["protocol"],
             "kind": alert["kind"],
             "time": to_text(alert["at_us"]),

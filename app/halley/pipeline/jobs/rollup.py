@@ -39,6 +39,7 @@ from halley.pipeline.source.log import caught_up
 from halley.pipeline.source.options import Options
 from halley.pipeline.source.source import Table
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -257,6 +258,7 @@ class Rollup(LogJob, TurnJob):
         channel = to_channel(row["topic"])
         data = {
             "channel": channel,
+            "name": name_of(row["topic"], row["protocol"]),
             "protocol": row["protocol"],
             "window": row["window"],
             "start": to_text(row["start_us"]),

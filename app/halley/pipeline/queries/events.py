@@ -22,6 +22,7 @@ from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
 from halley.pipeline.queries.skipping import Every, Within, needed
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
@@ -136,11 +137,12 @@ def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    topic, by = row["topic"], row["protocol"]
+    channel, name, protocol = (orjson.dumps(each).decode() for each in (to_channel(topic), name_of(topic, by), by))
     value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
     nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
     ext = f',"ext":{row["details"]}' if row["details"] is not None and row["protocol"] == "bayeux" else ""
     return (
-        f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
+        f'{{"channel":{channel},"name":{name},"data":{row["payload"]},"position":{row["offset"]},'
         f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}{ext}}}'
     )

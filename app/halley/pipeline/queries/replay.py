@@ -28,6 +28,7 @@ from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.queries.events import EventReader, Selection
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 from halley.settings import History
 
 Row = Mapping[str, Any]
@@ -175,7 +176,7 @@ class Replay:
             )
         self.refused += 1
         if len(self._reasons) < _REASONS:
-            self._reasons[f"offset {row['offset']}, {to_channel(row['topic'])}: {verdict}"] = None
+            self._reasons[f"offset {row['offset']}, {name_of(row['topic'], row['protocol'])}: {verdict}"] = None
 
     def _note(self, sending: int | None) -> None:
         self._is_sending = sending is not None

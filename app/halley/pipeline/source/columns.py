@@ -17,9 +17,8 @@ import pyarrow as pa
 from halley.broker.names import Match, Pattern, matches
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern
-from halley.protocols.nt4.names import to_name
-from halley.protocols.wamp.names import to_uri
+from halley.protocols.bayeux.names import Bounds, to_channel
+from halley.protocols.names import name_of, to_pattern
 from halley.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
@@ -177,13 +176,6 @@ def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
     keys = [*zip(topics, stored["protocol"], strict=True)]
     names = {key: name_of(*key) if key[0] else None for key in set(keys)}
     return [names[key] for key in keys]
-
-
-def name_of(topic: str, protocol: str) -> str:
-    """Return a topic's name as its publisher writes it: WAMP's URI, NetworkTables' name, for others the channel."""
-    if protocol == "wamp":
-        return to_uri(topic)
-    return (to_name(topic) if protocol == "nt4" else None) or to_channel(topic)
 
 
 def types_of(lifting: Lifting, *, with_faults: bool) -> dict[str, str]:

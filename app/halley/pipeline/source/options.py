@@ -16,7 +16,8 @@ from halley.history.consumers import is_name
 from halley.history.row_filter import RowFilter
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source.columns import COMPUTED, Lifting, types_of
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import Bounds
+from halley.protocols.names import to_pattern
 from halley.settings import Pipeline
 
 _OPTIONS = {
@@ -91,7 +92,7 @@ def _pattern(given: Mapping[str, str]) -> Pattern | None:
         return None if channel is None else to_pattern(channel, _NO_BOUNDS)
     except InvalidName:
         raise JobRejected(
-            f"the option channel must be a channel, or one that ends in /* or /**, not {channel}"
+            f"the option channel must be a channel, a pattern such as /a/**, or a name of WAMP or NetworkTables, not {channel}"
         ) from None
 
 

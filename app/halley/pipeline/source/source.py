@@ -6,7 +6,8 @@ spark.read.format("halley").option("url", "https://example.org").option("token_f
 path, or url with token or token_file    the log; several URLs, separated by commas: the first server that answers
 log_id            the log that it must be
 from_offset, until_offset                the range to read, half-open; by default the whole log
-channel           only events of a channel, or of a pattern such as /prices/**; found by the log's own index
+channel           only events of a channel, of a pattern such as /prices/**, or of a name as its publisher writes it,
+                  such as com.shop.order; found by the log's own index
 protocol          only events of a protocol, such as wamp
 from_time, until_time                    only events of a time, both ends included: 2026-07-01T12:00:00Z
 faults=true       rows with `fault` and `fault_last` also for the offsets without an event
