@@ -92,7 +92,8 @@ def _pattern(given: Mapping[str, str]) -> Pattern | None:
         return None if channel is None else to_pattern(channel, _NO_BOUNDS)
     except InvalidName:
         raise JobRejected(
-            f"the option channel must be a channel, a pattern such as /a/**, or a name of WAMP or NetworkTables, not {channel}"
+            "the option channel must be a channel, a pattern such as /a/**, or a name of WAMP or NetworkTables, "
+            f"not {channel}"
         ) from None
 
 
