@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from halley.configuration import BadSettings, load
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, types_of
+from halley.pipeline.source.columns import COMPUTED, Lifting, arrow_schema, lifts_of, types_of
 from halley.settings import Lift, Settings
 
 
@@ -22,16 +22,16 @@ def lifted(payload, pointer, kind, topic="market/aapl"):
 
 
 def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
-    """Spark refuses batches of another schema; the columns of stored events are first, under their names."""
+    """Spark refuses batches of another schema; the columns of stored events are first, computed ones last."""
     settings = [Lift("/a", "/x", "x", "double"), Lift("/b", "", "y", "boolean"), Lift("/c", "/x", "x", "double")]
     lift = lifts_of(Settings(lift=tuple(settings)))
     for with_faults in (False, True):
         source = spark.read.format("halley").options(faults=str(with_faults), lift=lift)
         declared = source.load(str(tmp_path)).schema
-        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults))
+        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults) | COMPUTED)
         assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
-        assert declared.names == [*COLUMNS, *faults, "x", "y"]
+        assert declared.names == [*COLUMNS, *faults, "x", "y", "channel", "name", "time"]
 
 
 @pytest.mark.parametrize(
