@@ -79,7 +79,8 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
         ("select transform(topic) using 'rm' from events", "TRANSFORM"),
         ("select java_method('java.lang.System', 'exit', 1)", "JAVA_METHOD"),
         ("select `reflect`('java.lang.System', 'exit', 1)", "REFLECT"),
-        *(("show functions", "SHOW FUNCTIONS"), ("describe function now", "DESCRIBE FUNCTION")),
+        *(("show functions", "SHOW FUNCTIONS"), ("show create table events", "SHOW CREATE")),
+        ("describe function now", "DESCRIBE FUNCTION"),
         *(("explain drop table events", "DROP TABLE"), ("explain show tables", "EXPLAIN")),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ _EXPLAINED = re.compile(
 _FIRST_WORDS = re.compile(
     rf"{_BLANK}*(?P<verb>[a-z]+)(?:{_BLANK}+(?:or|replace|global|temp|temporary|external|local)\b)*"
     rf"(?:{_BLANK}+(?P<object>(?:table|view|function|database|schema|namespace|catalog|variable|partition)s?"
-    r"|into|overwrite|from|query|jar|file|archive|immediate)\b)?",
+    r"|create|tblproperties|into|overwrite|from|query|jar|file|archive|immediate)\b)?",
     re.IGNORECASE | re.DOTALL,
 )
 _WITHIN_QUERIES = re.compile(
