@@ -48,8 +48,9 @@ _CONFIGURATION = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
 }
 
-_READ_HERE_ROWS = 1_000
-"""Up to this many rows are read here sooner than Spark plans a read, starts a task and transfers its result."""
+_READ_HERE_ROWS, _READ_HERE_BYTES = 1_000, 8_388_608
+"""Up to this many rows and bytes are read here sooner than Spark plans a read, starts a task and transfers its result.
+"""
 
 _FEW_OPEN = 4_000
 """Up to this many open windows, one task adds up what was read here."""
@@ -161,7 +162,9 @@ class Rollup(LogJob, TurnJob):
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
-            return self.spark.createDataFrame(self._reader.table(first, until))
+            rows = self._reader.table(first, until, _READ_HERE_BYTES)
+            if rows is not None:
+                return self.spark.createDataFrame(rows)
         options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
         return self.spark.read.format("halley").options(**options).load()
 

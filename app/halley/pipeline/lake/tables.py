@@ -120,7 +120,19 @@ TABLES: Mapping[str, Shape] = {
     "gaps": Shape(
         _columns("first long, last long, reason string, found_us long"), (), ("first",), ("reason",), "first"
     ),
-    # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column.
+    # In how many `events` of the offsets `first` to `last`, a batch of ingest, a lifted column could take nothing,
+    # although there was a value, which was of the `kind` string, long, double, boolean, array or object.
+    "mismatches": Shape(
+        _columns(
+            "first long, last long, column_name string, column_type string, kind string, events long, found_us long"
+        ),
+        (),
+        ("first",),
+        ("column_name", "kind"),
+        "first",
+    ),
+    # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column, of
+    # which a long also has its exact bounds, `min_long` and `max_long`.
     "rollups": Shape(
         _columns(
             "window string, start_us long, end_us long, topic string, protocol string, events long, bytes long, "
