@@ -190,8 +190,11 @@ class Rollup(LogJob, TurnJob):
         for at, name in enumerate(self._numbers):
             count = total[f"count{at}"]
             if count:
-                figures = {"count": count, "min": total[f"min{at}"], "mean": total[f"sum{at}"] / count}
-                figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                least, greatest = total[f"min{at}"], total[f"max{at}"]
+                figures = {"count": count, "min": float(least), "mean": total[f"sum{at}"] / count}
+                figures |= {"max": float(greatest), **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                if isinstance(least, int):
+                    figures |= {"min_long": least, "max_long": greatest}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
         return row | {"numbers": numbers, "day": _day(total["start_us"])}
@@ -265,13 +268,21 @@ class Rollup(LogJob, TurnJob):
             "events": row["events"],
             "bytes": row["bytes"],
             "publishers": row["publishers"],
-            "numbers": dict(row["numbers"]),
+            "numbers": {name: _published(figures) for name, figures in row["numbers"]},
             "final": until is None,
         }
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
         key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
         return Keyed(f"/stats/{row['window']}{channel}", data, key)
+
+
+def _published(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a lifted column as they are published: with a long's own least and greatest value."""
+    shown = {name: figures[name] for name in ("count", "min", "mean", "max", *QUANTILES)}
+    if figures.get("min_long") is not None:
+        shown |= {"min": figures["min_long"], "max": figures["max_long"]}
+    return shown
 
 
 def _keys(totals: pa.Table) -> pa.Array:

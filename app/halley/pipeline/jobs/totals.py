@@ -124,13 +124,14 @@ def _counts() -> list[_Part]:
 
 
 def _number(at: int, column: str) -> list[_Part]:
-    value = f.col(f"`{column}`").cast("double")
+    own = f.col(f"`{column}`")  # of a long also the least and the greatest value are longs, which is exact
+    value = own.cast("double")
     sketch = f"sketch{at}"
     return [
         _sum(f"count{at}", f.count(value)),
         _sum(f"sum{at}", f.coalesce(f.sum(value), f.lit(0.0))),
-        _least(f"min{at}", f.min(value)),
-        _greatest(f"max{at}", f.max(value)),
+        _least(f"min{at}", f.min(own)),
+        _greatest(f"max{at}", f.max(own)),
         _part(
             sketch,
             f.kll_sketch_agg_double(value),
