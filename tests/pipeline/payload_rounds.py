@@ -31,6 +31,7 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     "HALLEY_LIMITS_DATA_BYTES": "2000000",
     "HALLEY_LIMITS_BODY_BYTES": "8000000",
+    "HALLEY_LIMITS_QUEUE_BYTES": "64000000",
     "HALLEY_HISTORY_MAX_BYTES": str(1 << 40),
     "HALLEY_HISTORY_FREE_BYTES": "0",
 }

@@ -22,7 +22,6 @@ from halley.pipeline.queries import events, replay
 from halley.pipeline.queries.events import EventReader, Selection
 from halley.pipeline.queries.replay import Plan, Replay
 from halley.pipeline.source import http_log
-from halley.pipeline.source.folder_log import FolderLog
 from halley.pipeline.source.log import BATCH_BYTES
 from halley.pipeline.source.source import Options, Table
 
@@ -146,17 +145,6 @@ def test_a_file_is_read_in_portions_whatever_the_sizes_of_its_rows(tmp_path):
         peak = pool.max_memory()
     assert max(sizes) <= 1.1 * MB
     assert peak < 8 * MB
-
-
-def test_a_log_is_read_in_batches_of_bounded_bytes(tmp_path):
-    """Forty events of a megabyte are in several batches, each with at most one event beyond the bound."""
-    with OpenLog(tmp_path) as log:
-        for number in range(40):
-            log.write("x" * MB, topic=f"c{number % 3}")
-        sizes = [sum(len(row[6]) for row in rows) for rows in FolderLog(tmp_path).read(1, 41)]
-    assert COLUMNS[6] == "payload"
-    assert sum(sizes) == 40 * (MB + 2)
-    assert max(sizes) <= BATCH_BYTES + MB + 2
 
 
 def test_a_range_that_is_large_is_not_one_table(tmp_path):

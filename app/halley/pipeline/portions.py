@@ -1,4 +1,4 @@
-"""Rows in portions that fit into memory whatever their payloads are, so bounded by bytes as well as by rows.
+"""Rows in portions that fit into memory however large their payloads are: bounded by bytes as well as by rows.
 
 A payload has a few bytes or a few megabytes, so a number of rows says nothing about the memory that they need. And an
 array of texts in Arrow ends at 2 GiB, since its offsets have 32 bits.

@@ -137,9 +137,9 @@ class Ingest(LogJob, TurnJob):
             reasons = {kind_of(each.path) for each in written}.difference(_RANGES, [EVENT])
             unfit = chain(ranges.filter(pc.invert(is_lost)).to_batches(), _rejected(written, reasons))
             counts = self._as_rows(refused, {"first": first, "last": until - 1, "found_us": now_us})
-            _commit_beside(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, until)
-            _commit_beside(rejected, folder, unfit, first, until)
-            _commit_beside(mismatches, folder, counts, first, until)
+            _commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, until)
+            _commit_rest(rejected, folder, unfit, first, until)
+            _commit_rest(mismatches, folder, counts, first, until)
             ours = [each.path for each in written if kind_of(each.path) == EVENT]
             commit_files(events, ours, Step(INGEST, events.position(INGEST), until))
             self._mismatches += refused
@@ -194,7 +194,7 @@ def _faults(rows: pa.RecordBatch, reason: str, protocol: str | None) -> pa.Recor
     return pa.RecordBatch.from_pydict(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_beside(table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, until: int) -> None:
+def _commit_rest(table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, until: int) -> None:
     """Commit the rows that a table other than `events` gets of [first, until), instead of those of a killed batch."""
     left = [file for file in table.data_files() if file.least["first"] >= first]
     written = write_in_order(folder / table.folder.name, table.shape, rows)

@@ -279,10 +279,9 @@ class Rollup(LogJob, TurnJob):
 
 def _published(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a lifted column as they are published: with a long's own least and greatest value."""
-    shown = {name: figures[name] for name in ("count", "min", "mean", "max", *QUANTILES)}
-    if figures.get("min_long") is not None:
-        shown |= {"min": figures["min_long"], "max": figures["max_long"]}
-    return shown
+    exact = {name: figures.get(f"{name}_long") for name in ("min", "max")}
+    known = {name: figures[name] for name in ("count", "min", "mean", "max", *QUANTILES)}
+    return known if exact["min"] is None else known | exact
 
 
 def _keys(totals: pa.Table) -> pa.Array:

@@ -7,8 +7,8 @@ Statistics are taken from a file's footer: rows, least and greatest values, null
 publishers, since erased data would stay in it. Text columns without bounds have the widest: without any, pyarrow's
 reader of delta-rs assumes that all values are null.
 
-A row group ends by its bytes as well as by its rows, so that whoever writes it, or reads it, needs bounded memory
-whatever the payloads are.
+A row group ends by its bytes as well as by its rows, so that writing it, and reading it, takes bounded memory however
+large the payloads are.
 """
 
 from __future__ import annotations
