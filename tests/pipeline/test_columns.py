@@ -118,6 +118,35 @@ def test_only_matching_topics_are_lifted():
     assert made.values(topics, [payload] * 4 + [None]) == [[1.0, None, None, None, None]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "payloads", "expected"),
+    [
+        (
+            "long",
+            ["1", "1.0", "null", "{}", '"1"', "1.5", "true", "[1]"],
+            {"string": 1, "double": 1, "boolean": 1, "array": 1},
+        ),
+        ("long", ["9223372036854775808", "1e300"], {"double": 2}),
+        ("double", ["1", '"1"', '{"a":1}', "false"], {"string": 1, "object": 1, "boolean": 1}),
+        ("string", ["1", "1.5", '"1"', "18446744073709551615", "null"], {"long": 1, "double": 2}),
+        ("boolean", ["0", "true", '"true"'], {"long": 1, "string": 1}),
+    ],
+)
+def test_what_a_column_cannot_take_is_counted_by_its_kind(kind, payloads, expected):
+    """Values of another type are counted; null is what the column has then, so it is none."""
+    made = lifting(("/a", "/v", "value", kind))
+    made.values(["a"] * len(payloads), [payload if payload == "{}" else f'{{"v":{payload}}}' for payload in payloads])
+    assert made.mismatches == {("value", kind): count for kind, count in expected.items()}
+
+
+def test_what_another_table_finds_is_no_mismatch():
+    """An event is counted once for a column, and not at all if any of the column's tables has found a value."""
+    made = lifting(("/a", "/x", "value", "double"), ("/a", "/y", "value", "double"))
+    payloads = ['{"x":"1","y":2}', '{"x":2,"y":"1"}', '{"x":"1","y":true}', '{"y":true}', "[]"]
+    assert made.values(["a"] * 5, payloads) == [[2.0, 2.0, None, None, None]]
+    assert made.mismatches == {("value", "string"): 1, ("value", "boolean"): 1}
+
+
 def test_several_tables_fill_one_column():
     """The first table whose pointer finds a value in an event fills the column; columns are in order of mention."""
     made = lifting(

@@ -180,7 +180,7 @@ def test_no_more_than_a_batch_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_log, "BATCH_BYTES", 1_000_000)
     batches = [len(rows) for rows in FolderLog(tmp_path).read(1, 201)]
     assert sum(batches) == 200
-    assert max(batches) <= 10 + folder_log._FETCH_ROWS
+    assert max(batches) == 10
 
 
 # Faults

@@ -179,7 +179,7 @@ def test_a_mistake_is_one_sentence(spark, lake, query, said):
 
 def test_tables_that_are_not_there_have_no_rows(spark, lake):
     """Tables that do not exist yet can be queried, and have no rows."""
-    for name in ("rejected", "gaps", "rollups", "sessions", "alerts"):
+    for name in ("rejected", "gaps", "mismatches", "rollups", "sessions", "alerts"):
         answer = ask(spark, lake, f"select * from {name}")
         assert answer.rows.collect() == []
         assert [(reading.table, reading.of) for reading in answer.readings] == [(name, 0)]
@@ -192,6 +192,15 @@ def test_the_folder_of_a_lake_may_have_any_name(spark, tmp_path, name):
     make_lake(tmp_path / name, 60)
     query = "select count(*), count(distinct offset, protocol, day) from events"
     assert ask(spark, tmp_path / name, query).rows.collect() == [(60, 60)]
+
+
+def test_it_can_be_asked_what_columns_could_not_take(spark, tmp_path):
+    """The query of the pipeline's page, and the time at which it was found as a timestamp."""
+    row = {"first": 1, "last": 9, "found_us": START_US, "column_name": "price", "column_type": "long", "kind": "string"}
+    add(tmp_path, "mismatches", [row | {"events": 3}, row | {"first": 10, "last": 20, "events": 4}])
+    query = "select column_name, kind, sum(events) as events from mismatches group by all"
+    assert ask(spark, tmp_path, query).rows.collect() == [("price", "string", 7)]
+    assert ask(spark, tmp_path, "select count(*) from mismatches where found < now()").rows.collect() == [(2,)]
 
 
 def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):

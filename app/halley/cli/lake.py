@@ -103,9 +103,9 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to thi
 def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> int:
     """Run a QUERY in Spark's SQL on the lake, or SHOW TABLES, SHOW COLUMNS, DESCRIBE or EXPLAIN.
 
-    The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
-    its name as its publisher writes it; each column that ends in _us also exists as a timestamp (UTC): time_us as time.
-    Files that cannot have matching rows, according to the tables' statistics, are not read.
+    The views are events, rejected, gaps, mismatches, rollups, sessions and alerts. Each view with a topic has its
+    channel, too, and its name as its publisher writes it; each column that ends in _us also exists as a timestamp
+    (UTC): time_us as time. Files that cannot have matching rows, according to the tables' statistics, are not read.
     """
     from halley.pipeline.queries.sql import ask
 

@@ -102,7 +102,7 @@ Scalar = Literal["double", "long", "string", "boolean"]
 class Lift:
     """One lifted column, a table [[lift]]: a scalar at the same place of many payloads gets its own column in the lake.
 
-    The column is null where the scalar is missing or has another type.
+    The column is null where the scalar is missing or has another type; the table `mismatches` has how often it had one.
     """
 
     pattern: str = knob(

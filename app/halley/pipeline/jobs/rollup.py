@@ -49,8 +49,9 @@ _CONFIGURATION = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
 }
 
-_READ_HERE_ROWS = 1_000
-"""Up to this many rows are read here sooner than Spark plans a read, starts a task and transfers its result."""
+_READ_HERE_ROWS, _READ_HERE_BYTES = 1_000, 8_388_608
+"""Up to this many rows and bytes are read here sooner than Spark plans a read, starts a task and transfers its result.
+"""
 
 _FEW_OPEN = 4_000
 """Up to this many open windows, one task adds up what was read here."""
@@ -163,7 +164,9 @@ class Rollup(LogJob, TurnJob):
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
-            return self.spark.createDataFrame(self._reader.table(first, until))
+            rows = self._reader.table(first, until, _READ_HERE_BYTES)
+            if rows is not None:
+                return self.spark.createDataFrame(rows)
         options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
         schema = ", ".join(f"`{name}` {kind}" for name, kind in self._types.items())
         return self.spark.read.format("halley").schema(schema).options(**options).load()
@@ -190,8 +193,11 @@ class Rollup(LogJob, TurnJob):
         for at, name in enumerate(self._numbers):
             count = total[f"count{at}"]
             if count:
-                figures = {"count": count, "min": total[f"min{at}"], "mean": total[f"sum{at}"] / count}
-                figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                least, greatest = total[f"min{at}"], total[f"max{at}"]
+                figures = {"count": count, "min": float(least), "mean": total[f"sum{at}"] / count}
+                figures |= {"max": float(greatest), **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                if isinstance(least, int):
+                    figures |= {"min_long": least, "max_long": greatest}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
         return row | {"numbers": numbers, "day": _day(total["start_us"])}
@@ -266,13 +272,20 @@ class Rollup(LogJob, TurnJob):
             "events": row["events"],
             "bytes": row["bytes"],
             "publishers": row["publishers"],
-            "numbers": dict(row["numbers"]),
+            "numbers": {name: _published(figures) for name, figures in row["numbers"]},
             "final": until is None,
         }
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
         key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
         return Keyed(f"/stats/{row['window']}{channel}", data, key)
+
+
+def _published(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a lifted column as they are published: with a long's own least and greatest value."""
+    exact = {name: figures.get(f"{name}_long") for name in ("min", "max")}
+    known = {name: figures[name] for name in ("count", "min", "mean", "max", *QUANTILES)}
+    return known if exact["min"] is None else known | exact
 
 
 def _keys(totals: pa.Table) -> pa.Array:

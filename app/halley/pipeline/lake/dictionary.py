@@ -69,6 +69,18 @@ DICTIONARY: Mapping[str, Entry] = {
             "found_us": "when ingest found it, microseconds since 1970",
         },
     ),
+    "mismatches": Entry(
+        "silver",
+        "a kind of value that a lifted column could not take, in a batch of ingest",
+        {
+            **_RANGE,
+            "column_name": "the lifted column",
+            "column_type": "its type",
+            "kind": "what the value was: string, long, double, boolean, array or object",
+            "events": "in how many events of these offsets",
+            "found_us": "when ingest found it, microseconds since 1970",
+        },
+    ),
     "rollups": Entry(
         "gold",
         "a window of a topic and protocol",
@@ -81,7 +93,8 @@ DICTIONARY: Mapping[str, Entry] = {
             "events": "the number of events",
             "bytes": "the bytes of their payloads",
             "publishers": "the number of publishers with an authid, approximate where there are many",
-            "numbers": "of each lifted number, by its column: count, min, mean, max and approximate quantiles",
+            "numbers": "of each lifted number, by its column: count, min, mean, max and approximate quantiles; of a "
+            "long also its exact bounds, min_long and max_long",
             "day": "the day of start_us in UTC",
         },
     ),

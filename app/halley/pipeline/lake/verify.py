@@ -32,6 +32,7 @@ from halley.pipeline.lake.tables import (
     open_all,
     select,
 )
+from halley.pipeline.portions import PORTION_ROWS, read
 from halley.pipeline.source.log import offsets
 
 _WINDOW_OFFSETS = 4_194_304
@@ -40,8 +41,6 @@ _WINDOW_OFFSETS = 4_194_304
 _MOST_LISTED = 5
 _SAMPLE_ROWS = 1_000
 """The rows of each file whose checksums are compared if not all are."""
-
-_BATCH_ROWS = 16_384
 
 
 class Finding(NamedTuple):
@@ -213,14 +212,11 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
 
 def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
     """Yield the first `count` rows of a file, in batches."""
-    with pq.ParquetFile(file) as parquet:
-        for rows in parquet.iter_batches(
-            min(_BATCH_ROWS, count), columns=[name for name in COLUMNS if name != "protocol"]
-        ):
-            yield rows.slice(0, count)
-            count -= rows.num_rows
-            if count <= 0:
-                return
+    for rows in read(file, [name for name in COLUMNS if name != "protocol"], min(PORTION_ROWS, count)):
+        yield rows.slice(0, count)
+        count -= rows.num_rows
+        if count <= 0:
+            return
 
 
 _SETTLED_US = 60_000_000

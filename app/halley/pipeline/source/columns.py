@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -60,7 +61,11 @@ def lifts_of(settings: Settings) -> str:
 
 
 class Lifting:
-    """Takes scalars from payloads. `columns` are the names with their types, in order of first mention.
+    """Takes scalars from payloads.
+
+    columns     the names with their types, in order of first mention
+    mismatches  of how many events a column could take nothing, although there was a value, by column and by the value's
+                kind: string, long, double, boolean, array, object
 
     Raises `JobRejected` if `text` is not a result of `lifts_of`.
     """
@@ -74,6 +79,8 @@ class Lifting:
         for lift in self._lifts:
             if self.columns.setdefault(lift.column, lift.type) != lift.type or lift.column in COLUMNS:
                 raise JobRejected(f"the lifted column {lift.column} has two types, or the name of a stored column")
+        self.mismatches: Counter[tuple[str, str]] = Counter()
+        self._names = [*self.columns]
         self._places = {name: place for place, name in enumerate(self.columns)}
         self._ways: dict[str, tuple[_Way, ...]] = {}
 
@@ -94,9 +101,17 @@ class Lifting:
             if payload is None:
                 continue
             content = orjson.loads(payload)
+            refused: dict[int, Any] = {}
             for place, tokens, convert in found:
                 if values[place][row] is None:
-                    values[place][row] = convert(_at(content, tokens))
+                    value = _at(content, tokens)
+                    taken = values[place][row] = convert(value)
+                    if taken is not None:
+                        refused.pop(place, None)
+                    elif value is not None:
+                        refused.setdefault(place, value)
+            for place, value in refused.items():
+                self.mismatches[self._names[place], kind_of(value)] += 1
         return values
 
     def _ways_for(self, topic: str) -> tuple[_Way, ...]:
@@ -132,6 +147,16 @@ def _at(content: Any, tokens: tuple[str, ...]) -> Any:
         else:
             return None
     return content
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind of a JSON value, by Spark's names of types; a whole number beyond those of a long is a double."""
+    if type(value) is int:
+        return "long" if _LONG_LOW <= value <= _LONG_HIGH else "double"
+    return _KINDS[type(value)]
+
+
+_KINDS = {str: "string", float: "double", bool: "boolean", list: "array", dict: "object"}
 
 
 def _long(value: Any) -> int | None:

@@ -35,8 +35,7 @@ from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
-_PAYLOAD = COLUMNS.index("payload")
-_FETCH_ROWS = 64
+_PAYLOAD, _DETAILS, _AUDIENCE = map(COLUMNS.index, ("payload", "details", "audience"))
 _MARK_TRIES, _MARK_WAIT_S = 50, 0.01
 
 
@@ -220,14 +219,14 @@ class FolderLog:
 def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Row], int]:
     """Return the rows from `at` on that make up a batch, and the offset after them. Raises `sqlite3.Error`."""
     rows: list[Row] = []
-    nbytes = 0
+    chars = 0
     try:
         with closing(connection.execute(_SELECT, (at, until))) as cursor:
-            while found := cursor.fetchmany(_FETCH_ROWS):
-                rows += found
-                nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
-                if nbytes > BATCH_BYTES:
-                    return rows, rows[-1][0] + 1
+            for row in cursor:  # not many at a time: each may have megabytes
+                rows.append(row)
+                chars += len(row[_PAYLOAD] or "") + len(row[_DETAILS] or "") + len(row[_AUDIENCE] or "")
+                if chars > BATCH_BYTES:
+                    return rows, row[0] + 1
     except (UnicodeDecodeError, TypeError) as error:  # damaged text, which the error quotes; a number for a text
         raise sqlite3.DatabaseError("malformed") from error
     return rows, until

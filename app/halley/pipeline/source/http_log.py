@@ -27,6 +27,7 @@ from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.portions import cut
 from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_intact, are_sound, explained
 from halley.protocols.bayeux.names import to_subscription
 
@@ -40,7 +41,6 @@ _TRIES = 6
 _FIRST_WAIT_S = 0.5
 _REASON_CHARS = 200
 _BUFFER_BYTES = 65_536
-_PAYLOAD = COLUMNS.index("payload")
 _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
 """The errors of a response that ended too early, or is not that of a Halley server."""
 
@@ -301,30 +301,31 @@ class _Body(RawIOBase):
         return count
 
 
-def _arrow_rows(answer: httpx.Response) -> Iterator[list[Row]]:
+def _arrow_rows(answer: httpx.Response) -> Iterator[tuple[list[Row], int]]:
     with pa.ipc.open_stream(BufferedReader(_Body(answer), _BUFFER_BYTES)) as stream:
         for batch in stream:
-            columns = [batch.column(name).to_pylist() for name in COLUMNS]
-            yield list(zip(*columns, strict=True))
+            for part in cut(batch, BATCH_ROWS, BATCH_BYTES):
+                columns = [part.column(name).to_pylist() for name in COLUMNS]
+                yield list(zip(*columns, strict=True)), part.nbytes
 
 
-def _line_rows(answer: httpx.Response) -> Iterator[list[Row]]:
+def _line_rows(answer: httpx.Response) -> Iterator[tuple[list[Row], int]]:
     for line in BufferedReader(_Body(answer), _BUFFER_BYTES):  # `iter_lines` splits at U+2028 too, within a string
         row = orjson.loads(line)
-        yield [tuple([row[name] for name in COLUMNS])]
+        yield [tuple([row[name] for name in COLUMNS])], len(line)
 
 
-def _gathered(batches: Iterator[list[Row]]) -> Iterator[list[Row]]:
-    """Join small batches to large ones, within the bounds; none is empty.
+def _gathered(batches: Iterator[tuple[list[Row], int]]) -> Iterator[list[Row]]:
+    """Join small batches, each with its size in bytes, to large ones, within the bounds; none is empty.
 
     Rows that were received before a response was cut off are also yielded.
     """
     rows: list[Row] = []
     nbytes = 0
     try:
-        for batch in batches:
+        for batch, size in batches:
             rows += batch
-            nbytes += sum([len(row[_PAYLOAD] or "") for row in batch])
+            nbytes += size
             if len(rows) >= BATCH_ROWS or nbytes >= BATCH_BYTES:
                 yield rows
                 rows, nbytes = [], 0

@@ -33,6 +33,7 @@ gets wrong rows, without an error (`tests/pipeline/test_pushed_filters.py` shows
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,9 +119,24 @@ class Table:
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def table(self, first: int, until: int) -> pa.Table:
-        """Return a range as one table, for a job's own process. Raises the errors of `batches`."""
-        return pa.Table.from_batches(self.batches(first, until), self.schema)
+    def table(self, first: int, until: int, most_bytes: int) -> pa.Table | None:
+        """Return a range as one table, for a job's own process; None if it has more than `most_bytes` bytes.
+
+        Raises the errors of `batches`.
+        """
+        batches: list[pa.RecordBatch] = []
+        nbytes = 0
+        for batch in self.batches(first, until):
+            batches.append(batch)
+            nbytes += batch.nbytes
+            if nbytes > most_bytes:
+                return None
+        return pa.Table.from_batches(batches, self.schema)
+
+    @property
+    def mismatches(self) -> Counter[tuple[str, str]]:
+        """How many values lifted columns could not take, of what was read, by column and kind."""
+        return self._lifting.mismatches
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
         """Return the stored columns of rows, and with the option `faults` those of a fault; none without rows."""
