@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -310,6 +311,11 @@ class Stream(Session):
                 streams.report("history", error)
             self.end(UNREADABLE, now, later_s=LATER_S)
             return
+        log = streams.broker.commits.log
+        if log is not None and (expired := removed(log, cursor)):  # while it was read; a front learns it by the page
+            for _, first, last in expired:
+                self._miss(first, last, "expired")
+            page = replace(page, events=[each for each in page.events if each.position > cursor.after(each.topic)])
         gaps = list(gaps_of(page, cursor))
         give_page(streams.broker, self, cursor, page)
         reached = min(after for _, after in cursor.wanted())
