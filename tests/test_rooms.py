@@ -37,7 +37,7 @@ PLAN = [
     ("halley.protocols.events", ("orjson",)),  # whose channels are Bayeux's
     "---",
     ("halley.configuration", ()),
-    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression")),  # Arrow, and Python 3.14: where they are
+    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression", "backports")),  # Arrow: where it is
     "---",
     ("halley.server", ("starlette", "orjson", "prometheus_client")),
     "---",
