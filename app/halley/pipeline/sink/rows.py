@@ -5,7 +5,7 @@
     key       string, the idempotency key; optional
 
 Within structs, maps and arrays, text stays text, numbers are numbers (a decimal has the digits of a double), dates and
-timestamps are texts, the latter in UTC, and null is null.
+timestamps are texts (in UTC), and null is null.
 """
 
 from __future__ import annotations
