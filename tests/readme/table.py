@@ -82,6 +82,9 @@ ROWS = {
     "notebook": Row(
         PIPELINE, "Example", "from halley.pipeline import session", SPARK + "test_processes.py::test_three_lines"
     ),
+    "means": Row(
+        PIPELINE, "Example", "from pyspark.sql.functions import avg, window", SPARK + "test_sink.py::test_the_example"
+    ),
     "service": Row(EMBED, "A service", "def setup(halley):", CODE + "test_a_service_answers_the_sender"),
     "polite": Row(
         TOP, "Server-side code", "def setup(halley):", CODE + "test_the_listener_of_the_top_page_is_the_same"

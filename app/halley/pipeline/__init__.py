@@ -9,9 +9,10 @@ resumes.
     doctor.py              which requirements are met, and how long each check takes
     portions.py            rows in portions that fit into memory, however large their payloads are
     source/                the log as a PySpark data source: `spark.read.format("halley")`
+    sink/                  the way back: `df.writeStream.format("halley")`
     lake/                  the tables: their contents, commits, compaction and verification
     jobs/                  ingest, rollup, alerts, sessions: the work that is repeated
     queries/             queries of the lake, and the report
 
-Spark's workers import `source` too, so nothing in it may need the driver.
+Spark's workers import `source` and `sink` too, so nothing in it may need the driver.
 """

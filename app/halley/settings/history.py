@@ -174,7 +174,10 @@ class Pipeline:
     )
     silence_s: float = knob(60.0, unit="s", low=1, why="an alert if a steady channel has no events for this long")
     publish_s: float = knob(
-        60.0, unit="s", low=1, why="for results to reach the server; then the job ends with an error"
+        120.0,
+        unit="s",
+        low=1,
+        why="without a result that reaches the server, after which the job fails; an outage of a minute is waited for",
     )
     vacuum_age: str = knob(
         "7d", why="how long files are kept that no table uses any more; readers may still have them open"

@@ -39,7 +39,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -85,6 +92,18 @@ class HalleySource(DataSource):
         """Return the reader of a streaming query, for the columns of a schema, in its order. Raises `JobRejected`."""
         options = Options(self.options)
         return StreamReader(options, chosen(schema, options.types))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Return the writer of a batch (`sink/writer.py`)."""
+        from halley.pipeline.sink.writer import batch_writer
+
+        return batch_writer(schema, self.options, overwrites=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
+        """Return the writer of a stream (`sink/writer.py`); in complete mode it publishes all rows again."""
+        from halley.pipeline.sink.writer import stream_writer
+
+        return stream_writer(schema, self.options)
 
 
 class Table:
