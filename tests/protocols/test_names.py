@@ -11,6 +11,7 @@ from halley.broker.errors import InvalidName
 from halley.broker.names import Match, Pattern
 from halley.protocols.bayeux.names import Bounds, to_channel
 from halley.protocols.names import beginning_of, name_of, to_pattern, topic_of
+from halley.protocols.wamp.names import Grammar, space_of, to_topic
 
 BOUNDS = Bounds(255, 16)
 NAMED = [(protocol, name) for protocol, names in ODD_NAMES.items() for name in names]
@@ -123,3 +124,11 @@ def test_each_topic_has_a_channel_by_which_it_is_found(protocol, name):
     """What cannot be given by its name, such as a URI with a slash, can be given by its channel."""
     topic = topic_of(name, protocol)
     assert to_pattern(to_channel(topic), Bounds(1_000, 16)) == Pattern(Match.EXACT, topic)
+
+
+@pytest.mark.parametrize("realm", ["caf\u00e9", "lab.2", "\u6771\u4eac", "\U0001f30d", "a b!c"])
+def test_a_topic_of_any_realm_has_a_channel_and_a_uri(realm):
+    """What shows all topics, such as a page of the history, shows those of realms too."""
+    topic = to_topic("com.shop.order", space_of(realm), Grammar(255, 16, is_strict=False))
+    assert to_channel(topic).endswith("/com/shop/order")
+    assert name_of(topic, "wamp") == "com.shop.order"
