@@ -12,6 +12,7 @@ from support.log import OpenLog
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
+from halley.history import segment_reader
 from halley.history.stored import COLUMNS
 from halley.pipeline.lake import files, tables, upkeep
 from halley.pipeline.lake.files import write_files
@@ -154,6 +155,17 @@ def test_a_range_that_is_large_is_not_one_table(tmp_path):
     table = Table(Options({"path": str(tmp_path)}))
     assert table.table(1, 51, MB).num_rows == 50
     assert table.table(1, 51, 10_000) is None
+
+
+def test_a_server_reads_few_large_events_at_a_time(tmp_path, monkeypatch):
+    """Of a full segment so many rows are read at a time as have the bound's bytes, if they are of one size."""
+    monkeypatch.setattr(segment_reader, "_BATCH_BYTES", 500_000)
+    with OpenLog(tmp_path, segment_bytes=2_000_000) as log:
+        for _ in range(12):
+            log.write(*["x" * 100_000] * 10)
+        found = [[row.offset for row in rows] for rows in log.history.rows(1, 120)]
+    assert [each for rows in found for each in rows] == [*range(1, 121)]
+    assert max(map(len, found[:10])) <= 5
 
 
 def test_a_servers_response_is_taken_in_parts():

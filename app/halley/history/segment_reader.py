@@ -32,7 +32,9 @@ from halley.history.stored import COLUMNS, Stored
 MOST_IDLE = 64
 """Idle connections at most. A log of 1 GiB has 16 segments; a connection may hold 512 KiB of pages."""
 
-_BATCH_ROWS = 256
+_BATCH_ROWS, _BATCH_BYTES = 256, 4_194_304
+"""The maximum of rows in a batch, and about how many bytes it may have of a full segment with rows of one size."""
+
 _COLUMNS = ", ".join(COLUMNS)
 _ROWS = f"""
     select json_group_array(json_array({_COLUMNS}))
@@ -40,7 +42,7 @@ _ROWS = f"""
 """  # noqa: S608 - the columns' own names
 _ROWS_BETWEEN = f"""
     select json_group_array(json_array({_COLUMNS}))
-    from (select {_COLUMNS} from events where offset between ? and ? order by offset limit {_BATCH_ROWS})
+    from (select {_COLUMNS} from events where offset between ? and ? order by offset limit ?)
 """  # noqa: S608
 _ERASED = """
     select json_group_array(offset) from stored
@@ -129,13 +131,17 @@ class SegmentReader:
 
         Whether offsets are missing is left to the caller, who knows the holes.
         """
+        segment, most = self.segment, _BATCH_ROWS
+        if segment.last is not None and segment.nbytes:
+            fitting = _BATCH_BYTES * (segment.last - segment.first + 1) // segment.nbytes
+            most = max(1, min(most, fitting))
         while low <= high:
-            rows = [Stored(*values) for values in self._array(_ROWS_BETWEEN, low, high)]
+            rows = [Stored(*values) for values in self._array(_ROWS_BETWEEN, low, high, most)]
             if not all(row.is_intact for row in rows):
                 raise Corrupt(self.segment.path)
             if rows:
                 yield rows
-            if len(rows) < _BATCH_ROWS:
+            if len(rows) < most:
                 return
             low = rows[-1].offset + 1
 

@@ -102,6 +102,7 @@ def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callab
                 written += write(place, shape, rows, is_one_partition=True, prefix=prefix, file_rows=file_rows)
                 done += rows.num_rows
                 on_progress(done)
+                del rows  # before the next ones are read
         commit_files(table, written, removed=files, is_rewrite=True)
     return len(written)
 
