@@ -13,7 +13,6 @@ from readme.table import block
 from support.log import ClockedLog, OpenLog
 from support.server import brisk, serving
 from support.tcp_proxy import relaying
-from support.wire import DEADLINE_S
 
 from halley.access.tokens import hash_of
 from halley.client import Client, Keyed
@@ -24,6 +23,8 @@ from halley.settings import Access, Token
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 NOBODY = "http://127.0.0.1:9"
+LONGEST_S = 300
+"""How long a query may take: it starts several processes for each batch, which is long on a busy machine."""
 
 
 def recording(folder, limits=None, **changed):
@@ -43,7 +44,7 @@ async def subscribed(url, pattern="/**", **options):
 
 async def received(client, count):
     """Return the next `count` events."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(LONGEST_S):
         return [await anext(client) for _ in range(count)]
 
 
@@ -107,7 +108,7 @@ def echo(spark, folder, server, *, form="halley", mode="append", select=None, **
         .start()
     )
     try:
-        query.awaitTermination(DEADLINE_S)
+        query.awaitTermination(LONGEST_S)
     finally:
         query.stop()
 
@@ -355,7 +356,7 @@ async def test_a_token_that_is_not_accepted_fails_at_once_and_the_token_is_told_
             .start()
         )
         with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's
-            query.awaitTermination(DEADLINE_S)
+            query.awaitTermination(LONGEST_S)
         query.explain(extended=True)
         told.extend(
             [
