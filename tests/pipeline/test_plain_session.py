@@ -72,7 +72,7 @@ def test_by_spark_submit(tmp_path):
 HAS_CONNECT = all(find_spec(name) for name in ("grpc", "grpc_status", "zstandard"))
 
 
-@pytest.mark.skipif(not HAS_CONNECT, reason="needs what Spark Connect needs")
+@pytest.mark.skipif(not HAS_CONNECT, reason="needs Spark Connect: pip install '.[connect]'")
 def test_by_spark_connect(tmp_path):
     """The same program, unchanged, with a Spark Connect server."""
     check(run(tmp_path, sys.executable, SPARK_REMOTE="local[1]"))
