@@ -30,13 +30,13 @@ spark.stop()
 """What the program of the page is followed by."""
 
 
-def run(folder, *command, **variables):
-    """Write a log, run the page's program in its folder, and return what it prints."""
+def run(folder, *command, path="halley-data", **variables):
+    """Write a log, run the page's program in its folder with this path of the log, and return what it prints."""
     with OpenLog(folder / "halley-data") as opened:
         for protocol in ("bayeux", "bayeux", "wamp"):
             opened.append_to("prices/a", 1, protocol=protocol)
         opened.write(1, 2, topic="news")
-    (folder / "program.py").write_text(block("source") + COUNTS)
+    (folder / "program.py").write_text((block("source") + COUNTS).replace('"halley-data"', repr(str(path))))
     settings = {
         "JAVA_HOME": str(session.find_java().home),
         "PYSPARK_PYTHON": sys.executable,
@@ -74,5 +74,5 @@ HAS_CONNECT = all(find_spec(name) for name in ("grpc", "grpc_status", "zstandard
 
 @pytest.mark.skipif(not HAS_CONNECT, reason="needs Spark Connect: pip install '.[connect]'")
 def test_by_spark_connect(tmp_path):
-    """The same program, unchanged, with a Spark Connect server."""
-    check(run(tmp_path, sys.executable, SPARK_REMOTE="local[1]"))
+    """The same program with a Spark Connect server, which has another working folder."""
+    check(run(tmp_path, sys.executable, path=tmp_path / "halley-data", SPARK_REMOTE="local[1]"))
