@@ -64,7 +64,7 @@ def main(data, url, folder, batches=""):
         file.write_text(batches)
     spark = session.start(OPTIONS)
     spark.dataSource.register(dying(file, os.getpgrp()))
-    events = spark.readStream.format("halley").option("max_rows", "200").load(data).where("topic = 'in/a'")
+    events = spark.readStream.format("halley").option("max_rows", "2000").load(data).where("topic = 'in/a'")
     seconds = (
         events.selectExpr("timestamp_micros(time_us) time")
         .withWatermark("time", "0 seconds")
