@@ -56,7 +56,7 @@ def recorded(data):
     table = Table(Options({"path": str(data)}))
     head = table.log.head()
     published, echoed, counted = {}, Counter(), Counter()
-    for row in table.table(head.first, head.next).select(["topic", "time_us", "payload"]).to_pylist():
+    for row in table.table(head.first, head.next, 1 << 30).select(["topic", "time_us", "payload"]).to_pylist():
         data = orjson.loads(row["payload"])
         if row["topic"] == "in/a":
             published[data] = row["time_us"] // 1_000_000 * 1_000_000
