@@ -27,7 +27,7 @@ class RowFilter:
     until_time_us: int | None = None
 
     def matches(self, row: Stored) -> bool:
-        """Whether a row is wanted."""
+        """Whether a row meets all conditions."""
         return (
             (self.pattern is None or matches(self.pattern, row.topic))
             and (self.protocol is None or row.protocol == self.protocol)
@@ -39,7 +39,7 @@ class RowFilter:
 
     @property
     def times_us(self) -> tuple[int | None, int | None]:
-        """The bounds of the time."""
+        """The bounds of the events' time, both included."""
         return self.from_time_us, self.until_time_us
 
     @property

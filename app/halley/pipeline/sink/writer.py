@@ -198,7 +198,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return self._prepare(iterator, f"{self._options.run}/{_task().partitionId()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish all events."""
+        """Publish the events of all tasks. Raises `JobRejected`, `JobFailed`."""
         self._publish(messages, f"run {self._options.run}" if self._options.run else "the batch")
 
 
