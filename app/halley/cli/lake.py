@@ -29,6 +29,7 @@ from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobRejected, PipelineError, cause_of
+from halley.pipeline.lake.place import Where
 from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -228,7 +229,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
-    with lake_bar("erasing", place.lake) as bar:
+    with lake_bar("erasing", place.lake, writes=True) as bar:
         erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
     for table, rows in erased_rows.items():
         if rows:
@@ -239,7 +240,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 # The work
 
 
-async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> int:
+async def _replay(client: Client, lake: Where, wanted: Plan, *, is_new: bool) -> int:
     from halley.client import ClientError
     from halley.pipeline.queries.replay import Replay
 

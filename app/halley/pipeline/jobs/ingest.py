@@ -11,18 +11,23 @@ committed, with the offset up to which the batch reaches: this commit alone deci
 in `rejected` and `gaps` above that offset; the next batch has the same end, and replaces them.
 
 Files that are written belong to no table until the commit, so a killed job is started again with the same command.
+
+In an object store the workers put the files where the commit will name them; those of offsets without an event are put
+below the table `rejected`, for the driver to read. A batch is done again if unnamed files were deleted meanwhile, as
+these may be its own (`lake/commit.py`). So an erasure lets no batch be committed that was read before it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
 from urllib.parse import unquote
+from uuid import uuid4
 
 import orjson
 import pyarrow as pa
@@ -33,8 +38,19 @@ from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
-from halley.pipeline.lake.commit import Step, commit_files, commit_rows
-from halley.pipeline.lake.files import Written, staged, write_files
+from halley.pipeline.lake.commit import (
+    OWNER,
+    VACUUM,
+    Conflict,
+    Step,
+    Unsure,
+    claim,
+    commit_files,
+    commit_rows,
+    unchanged,
+)
+from halley.pipeline.lake.files import Written, add_of, staged, write_files
+from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
 from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
@@ -58,6 +74,7 @@ class Ingest(LogJob, TurnJob):
         self._lifted = tables.lifted_columns(Lifting(self.lift).columns)
         self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
+        self._number = 0  # of this ingest among those into a lake in a store
 
     def once(self) -> Iterator[Progress]:
         """Do all that the log has now, as the lake's only ingest."""
@@ -80,7 +97,12 @@ class Ingest(LogJob, TurnJob):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:
-                self._ingest(first, until)
+                try:
+                    self._ingest(first, until)
+                except Conflict as conflict:
+                    if conflict.app != VACUUM:
+                        raise
+                    until = first  # the next turn reads the batch again
             self._log.commit(self._consumer, until)  # also if nothing is new: a silent consumer counts as dead
         return Progress(until, head.next, until - first, time.monotonic() - began)
 
@@ -106,6 +128,8 @@ class Ingest(LogJob, TurnJob):
                 tables.create(self.lake, "rejected", log_id),
                 tables.create(self.lake, "gaps", log_id),
             )
+            if isinstance(self.lake, StorePath):
+                self._number = claim(self._tables)
         for table in self._tables:
             table.refresh()
         return self._tables
@@ -113,8 +137,8 @@ class Ingest(LogJob, TurnJob):
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
         events, rejected, gaps = self._tables
-        with staged(self.lake) as folder:
-            written = self._write(first, until, folder.absolute())
+        of_events, of_rejected, of_gaps = map(self._conditions, self._tables)
+        with self._written(first, until) as written:
             events_in = [each for each in written if kind_of(each.path) == EVENT]
             others = [_faults(each.path, kind) for each in written if (kind := kind_of(each.path)) != EVENT]
             count = sum(each.rows for each in events_in)
@@ -125,15 +149,49 @@ class Ingest(LogJob, TurnJob):
             is_lost = pc.is_in(faults["reason"], pa.array(_LOST))
             found_us = pa.repeat(pa.scalar(time.time_ns() // 1_000), faults.num_rows)
             lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
-            _commit_faults(gaps, lost, first, until)
-            _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until)
-            commit_files(events, [each.path for each in events_in], Step(INGEST, events.position(INGEST), until))
+            _commit_faults(gaps, lost, first, until, of_gaps)
+            _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until, of_rejected)
+            step = Step(INGEST, events.position(INGEST), until)
+            commit_files(events, [each.add or each.path for each in events_in], step, *of_events)
 
-    def _write(self, first: int, until: int, folder: Path) -> list[Written]:
+    def _conditions(self, table: LakeTable) -> list[Step]:
+        """Return on what a batch that is begun now can be committed to a table in a store."""
+        if isinstance(self.lake, Path):
+            return []
+        return [Step(OWNER, self._number, self._number), unchanged(table, VACUUM)]
+
+    @contextmanager
+    def _written(self, first: int, until: int) -> Iterator[list[Written]]:
+        """Have the workers write a range; for the block its files are there. Raises `JobRejected`, `JobFailed`."""
+        write = partial(write_range, self._source_options | self._log.options)
+        with staged(self.lake) as folder:
+            if isinstance(self.lake, Path):
+                yield self._write(partial(write, folder.absolute()), first, until)
+                return
+            batch = uuid4().hex
+            written = self._write(partial(put_range, write, self.lake, batch), first, until)
+            others = [str(each.path) for each in written if each.add is None]
+            try:
+                fetch(self.lake / "rejected" / batch, others, folder)
+                yield [each if each.add else each._replace(path=folder / each.path) for each in written]
+            except Unsure:
+                raise
+            except (PipelineError, OSError) as error:
+                with suppress(OSError):  # vacuum deletes them
+                    delete(self.lake / "events", [each.add.path for each in written if each.add])
+                if isinstance(error, FileNotFoundError):
+                    raise Conflict(f"files of a batch into {self.lake} were deleted", VACUUM) from error
+                if isinstance(error, OSError):
+                    raise JobFailed(f"{self.lake} cannot be read: {tables.first_line(error)}") from error
+                raise
+            finally:
+                with suppress(OSError):
+                    delete(self.lake / "rejected" / batch, others)
+
+    def _write(self, write: Callable[[int, int], list[Written]], first: int, until: int) -> list[Written]:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self.spark.sparkContext.defaultParallelism, -(-(until - first) // self.options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
-        write = partial(write_range, self._source_options | self._log.options, folder)
         try:
             return self.spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()
         except Exception as error:
@@ -164,11 +222,11 @@ def _faults(file: Path, reason: str) -> pa.Table:
     return pa.table(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_faults(table: LakeTable, rows: pa.Table, first: int, until: int) -> None:
+def _commit_faults(table: LakeTable, rows: pa.Table, first: int, until: int, conditions: list[Step]) -> None:
     """Commit the rows of offsets without an event in [first, until), in place of those that a killed batch left."""
     left = [file for file in table.data_files() if file.least["first"] >= first]
     if rows.num_rows or left:
-        commit_rows(table, rows, Step(INGEST, table.position(INGEST), until), removed=left)
+        commit_rows(table, rows, Step(INGEST, table.position(INGEST), until), *conditions, removed=left)
 
 
 _TABLES = ("events", "rollups")
@@ -189,7 +247,7 @@ class LiveCompaction:
     failed     the number of compactions that failed
     """
 
-    def __init__(self, lake: Path, options: Pipeline) -> None:
+    def __init__(self, lake: Where, options: Pipeline) -> None:
         self.compacted = self.failed = 0
         self._lake = lake
         self._options = options
@@ -217,7 +275,7 @@ class LiveCompaction:
                     self.compacted += done.before - done.after
                 except _Ended:
                     return
-                except locks.Busy:
+                except (locks.Busy, Conflict):
                     continue  # another process compacts or erases
                 except (PipelineError, OSError):
                     self.failed += 1  # if the disk is full, ingest fails too, with a better message
@@ -254,6 +312,36 @@ def write_range(options: Mapping[str, str], folder: Path, first: int, until: int
 def kind_of(file: Path) -> str:
     """Return the kind of the rows of a file that `write_range` has written."""
     return file.parts[-4].removeprefix("kind=")
+
+
+def put_range(
+    write: Callable[[Path, int, int], list[Written]], lake: StorePath, batch: str, first: int, until: int
+) -> list[Written]:
+    """Write the offsets [first, until) by `write_range`, and put the files of events to their places in a store.
+
+    The others are put below `rejected/BATCH`. The paths that are returned are below such a folder. Raises
+    `JobRejected`, `JobFailed`, `OSError`; then no files are left.
+    """
+    done: list[Written] = []
+    with staged(lake) as folder:
+        try:
+            for each in write(folder, first, until):
+                path = each.path.relative_to(folder)
+                if kind_of(each.path) == EVENT:
+                    add = add_of(each.path, path.relative_to(path.parts[0]).as_posix(), tables.TABLES["events"])
+                    done.append(Written(path, each.rows, add))
+                    put(each.path, lake / "events" / add.path)
+                else:
+                    done.append(Written(path, each.rows))
+                    put(each.path, lake / "rejected" / batch / path.as_posix())
+        except BaseException as error:
+            with suppress(OSError):  # vacuum deletes them
+                delete(lake / "events", [each.add.path for each in done if each.add])
+                delete(lake / "rejected" / batch, [each.path.as_posix() for each in done if not each.add])
+            if isinstance(error, OSError) and (text := reason(error)):
+                raise JobFailed(f"{lake} cannot be written: {text}") from error
+            raise
+    return done
 
 
 def _kinds(batch: pa.RecordBatch) -> pa.Array:

@@ -4,6 +4,9 @@ One file after the other is rewritten without the rows concerned. The offsets of
 `rejected` as `forgotten`, so that each stays accounted for; a crash between the two leaves some offsets in both tables,
 which the next erasure corrects. Then every file that no table names any more is deleted, regardless of its age.
 
+In an object store nobody waits for an erasure. A batch of an ingest that was begun before it is refused and read again.
+The work begins again if another process replaces files meanwhile.
+
 If the log itself still has the events, they must be purged there first (`halley history purge`). Counts are not
 changed: a publisher's events stay counted in the rollups of channels that others use too. Names of topics can be read
 in the tables' own logs for another day.
@@ -11,6 +14,8 @@ in the tables' own logs for another day.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -24,10 +29,11 @@ from halley.broker.ports import Erasure
 from halley.history.damage import joined, outside
 from halley.history.rewriting import is_concerned
 from halley.history.stored import Stored
-from halley.pipeline.errors import no_lake
+from halley.pipeline.errors import JobRejected, no_lake
 from halley.pipeline.lake import locks
-from halley.pipeline.lake.commit import commit_files, commit_rows
+from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import (
     TABLES,
     File,
@@ -40,11 +46,13 @@ from halley.pipeline.lake.tables import (
 from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 
+_TRIES = 20
+
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""
 
 
-def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
+def forget(lake: Where, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
     `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
@@ -55,16 +63,34 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
         tables = [*open_all(lake).values()]
         if not tables:
             raise no_lake(lake)
-        work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
-        for table, file in work:
-            check_files(table.folder, [file])
         erased = dict.fromkeys((table.folder.name for table in tables), 0)
-        for done, (table, file) in enumerate(work):
-            on_progress(done, len(work))
-            erased[table.folder.name] += _erase(lake, table, file, erasure)
+        if not isinstance(lake, Path):
+            for table in tables:
+                begin_deletion(table)
+        for _ in range(_TRIES):
+            with suppress(Conflict):
+                for name, rows in _erased(lake, tables, erasure, on_progress):
+                    erased[name] += rows
+                break
+            for table in tables:
+                table.refresh()
+        else:
+            raise JobRejected(f"files of {lake} are replaced again and again by others; try again")
         delete_unnamed(lake, 0)
-        on_progress(len(work), len(work))
         return erased
+
+
+def _erased(
+    lake: Where, tables: list[LakeTable], erasure: Erasure, on_progress: OnProgress
+) -> Iterator[tuple[str, int]]:
+    """Rewrite the files that may have rows to be erased; yield the table's name and the number of rows of each."""
+    work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
+    for table in tables:
+        check_files(table.folder, [file for of, file in work if of is table])
+    for done, (table, file) in enumerate(work):
+        on_progress(done, len(work))
+        yield table.folder.name, _erase(lake, table, file, erasure)
+    on_progress(len(work), len(work))
 
 
 def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
@@ -78,11 +104,11 @@ def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
+def _erase(lake: Where, table: LakeTable, file: File, erasure: Erasure) -> int:
     """Rewrite a file if it has rows to be erased; return the number of these."""
     root, name = table.folder, table.folder.name
     with translate_read_errors(root, [file]):
-        rows = pq.read_table(root / file.path, partitioning=None)
+        rows = pq.read_table(file.path, partitioning=None, filesystem=table.files)
     concerned = _CONCERNED[name](rows, erasure)
     count: int = pc.sum(concerned).as_py() or 0
     if not count:
@@ -102,7 +128,7 @@ def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     return count
 
 
-def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
+def _account(lake: Where, events: LakeTable, offsets: list[int]) -> None:
     """Put offsets into `rejected`, except those that a killed erasure has put there."""
     rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import TABLES, File, check_files
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
@@ -54,12 +55,14 @@ class Answer(NamedTuple):
         return str(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
 
 
-def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> Answer:
+def ask(spark: SparkSession, lake: Where, query: str, *, skips: bool = True) -> Answer:
     """Return the answer to a query. With `skips`, files that cannot hold matching rows are not read.
 
     Raises `JobRejected` if the statement is not a query, does not parse, or names a table or column that does not
     exist, or if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
+    if not isinstance(lake, Path) and not str(spark.sparkContext.master).startswith("local"):
+        raise JobRejected(f"{lake} is in an object store, which Spark can query with --master local[*] only")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     try:
@@ -156,7 +159,7 @@ _QUERY = """
 """
 
 
-def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
+def top(spark: SparkSession, lake: Where, by: By, since_us: int | None, most: int) -> Answer:
     """Return the `most` busiest channels, the busiest first.
 
     Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises
