@@ -204,11 +204,22 @@ def need_writable(lake: Where) -> None:
     if isinstance(lake, Path):
         return
     try:
+        if not _has_bucket(lake):  # some stores would make it
+            raise JobRejected(f"{lake} cannot be written: there is no such bucket")
         with files_in(lake).open_output_stream(_PROBE) as out:
             out.write(b"halley")
         delete(lake, [_PROBE])
     except OSError as error:
         raise JobRejected(f"{lake} cannot be written: {reason(error) or str(error)[:300]}") from error
+
+
+def _has_bucket(lake: StorePath) -> bool:
+    from pyarrow import fs
+
+    if lake.scheme != "s3":
+        return True
+    bucket = files_in(StorePath(f"s3://{lake.key.partition('/')[0]}"))
+    return bool(bucket.get_file_info("").type != fs.FileType.NotFound)
 
 
 _OF_A_STORE = re.compile(r"Generic \w+ error|AWS Error|Error performing|object store", re.IGNORECASE)
