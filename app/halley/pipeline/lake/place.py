@@ -90,7 +90,7 @@ def place_of(text: str) -> Where:
     below = below.rstrip("/")
     if scheme not in _SCHEMES or _BELOW.fullmatch(below) is None:
         raise JobRejected(
-            "a lake's place is a folder, or s3://BUCKET/PATH (az:// and gs:// likewise) of letters, digits and -_.; "
+            "a lake's place is a folder, or s3://BUCKET/PATH (or az://, gs://) of letters, digits and -_.; "
             "the key of a store belongs in environment variables such as AWS_ACCESS_KEY_ID"
         )
     return StorePath(f"{scheme}://{below}")
@@ -244,7 +244,7 @@ def reason(error: BaseException) -> str | None:
 
 
 def state_folder(lake: Where) -> Path:
-    """Return the folder of this machine for what jobs keep beside a lake's tables: the lake, if that is a folder."""
+    """Return the folder of this machine for what jobs keep next to a lake's tables: the lake, if that is a folder."""
     if isinstance(lake, Path):
         return lake.absolute()
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
