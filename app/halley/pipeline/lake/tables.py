@@ -272,9 +272,9 @@ def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable |
     try:
         table = LakeTable(str(folder))
         properties = table.metadata().configuration
-    except TableNotFoundError:
-        return None
     except (DeltaError, OSError, ValueError) as error:
+        if isinstance(error, TableNotFoundError) and isinstance(folder, StorePath):
+            return None
         raise JobRejected(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
     if LOG_ID not in properties:
         raise JobRejected(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
