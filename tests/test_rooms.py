@@ -35,9 +35,10 @@ PLAN = [
     ("halley.cluster", ("orjson",)),
     "---",
     ("halley.protocols.events", ("orjson",)),  # whose channels are Bayeux's
+    ("halley.protocols.names", ()),
     "---",
     ("halley.configuration", ()),
-    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression")),  # Arrow, and Python 3.14: where they are
+    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression", "backports")),  # Arrow: where it is
     "---",
     ("halley.server", ("starlette", "orjson", "prometheus_client")),
     "---",
@@ -62,6 +63,12 @@ ONLY = {
     "halley.protocols.wamp": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.events": {"halley.protocols", "halley.protocols.bayeux", "halley.broker", "halley.settings"},
+    "halley.protocols.names": {
+        "halley.protocols.bayeux",
+        "halley.protocols.wamp",
+        "halley.protocols.nt4",
+        "halley.broker",
+    },
     "halley.history": {"halley.broker", "halley.settings"},
     "halley.nats": {"halley.telemetry", "halley.settings"},
     "halley.cluster": {
@@ -79,6 +86,7 @@ ONLY = {
         "halley.client",
         "halley.history",
         "halley.protocols.bayeux",
+        "halley.protocols.names",
         "halley.broker",
         "halley.settings",
     },

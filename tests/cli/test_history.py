@@ -84,6 +84,27 @@ async def test_all_pages_are_printed(served, tmp_path):
     assert data_of((await history(served, "/many", "--limit", "450", cwd=tmp_path)).output) == list(range(450))
 
 
+SEPARATORS = "a\u2028b\u2029c\u0085d\x1ce\x0bf\rg\nh"
+"""All that Unicode ends a line by; JSON text has those from U+0080 on as they are."""
+
+
+@pytest.mark.parametrize("transport", ["websocket", "long-polling"])
+async def test_separators_of_lines_within_a_text_end_no_line(transport, served, tmp_path):
+    """What one command publishes, each of the others gives back whole."""
+    at = ("--server", served.url)
+    value = json.dumps(SEPARATORS, ensure_ascii=False)
+    sent = await ended("publish", "/odd", *at, cwd=tmp_path, stdin=f"{value}\n[{value}]\n".encode())
+    assert (sent.code, sent.lines[-1]) == (DONE, "halley: published 2 events")
+    assert data_of((await history(served, "/odd", cwd=tmp_path)).output) == [SEPARATORS, [SEPARATORS]]
+    exported = (await history(served, "export", "-", cwd=tmp_path)).output
+    payloads = [row["payload"] for row in map(json.loads, exported) if row["topic"] == "odd"]
+    assert [json.loads(payload) for payload in payloads] == [SEPARATORS, [SEPARATORS]]
+    async with started("subscribe", "/odd", "--replay", "all", "--transport", transport, *at, cwd=tmp_path) as heard:
+        assert data_of(await heard.until_printed(2)) == [SEPARATORS, [SEPARATORS]]
+    erased = await history(served, "purge", "/odd", "--yes", cwd=tmp_path)
+    assert (erased.code, erased.lines) == (DONE, ["halley: erased 2 events"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -62,6 +62,7 @@ KINDS = {
     "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED),
     "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
     "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd-same-origin-binary": Kind("cometd", "browser", "same", **_SOCKET, extensions=("binary",)),
     "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
     "cometd-java-polling": Kind("cometd", "java", **_POLLING),
     "faye-node": Kind("faye", "node", **_SOCKET),

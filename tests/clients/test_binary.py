@@ -1,4 +1,4 @@
-"""CometD's extensions `binary` and `reload` with Halley, in cometd.js and in its Java client."""
+"""CometD's extensions `binary` and `reload` with Halley, in cometd.js, also in Chromium, and in its Java client."""
 
 from __future__ import annotations
 

@@ -9,16 +9,13 @@ import pytest
 import pytest_asyncio
 from clients.kinds import KINDS, require
 from clients.node import NodeClient
-from cluster.test_relay import HITS, SHARE, metric, running, session, until_metric
 from support.bayeux_sockets import BayeuxWire, socket_connect
 from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.relayed import HITS, POLL, SHARE, WAITING, metric, running, session, until_metric
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-
-NO_WAIT = {"advice": {"timeout": 0}}
-WAITING = "halley_cluster_relayed_waiting"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -92,7 +89,7 @@ async def test_publishes_behind_a_held_connect_keep_their_order(cluster):
         heard += data_of(await listener.hear())
     assert heard == [*range(30)]
     assert replies_of(await socket.ask(socket_connect(client_id, id="newer"))) == [("held", True)]
-    replies = await socket.ask(socket_connect(client_id, id="last", **NO_WAIT)) + await socket.hear()
+    replies = await socket.ask(socket_connect(client_id, id="last", **POLL)) + await socket.hear()
     assert sorted(replies_of(replies)) == [("last", True), ("newer", True)]
     listener.wire.reset()
     socket.wire.reset()
@@ -138,11 +135,11 @@ async def test_the_cookie_goes_along(cluster):
     wire = await a.wire()
     answer = await wire.post(HANDSHAKE)
     client_id, cookie = answer.messages[0]["clientId"], answer.set_cookies[0].partition(";")[0]
-    assert (await wire.post(connect(client_id, **NO_WAIT), cookie=cookie)).messages[0]["successful"]
-    (reply,) = await (await claim(b, client_id, cookie=cookie)).ask(socket_connect(client_id, **NO_WAIT))
+    assert (await wire.post(connect(client_id, **POLL), cookie=cookie)).messages[0]["successful"]
+    (reply,) = await (await claim(b, client_id, cookie=cookie)).ask(socket_connect(client_id, **POLL))
     assert reply["successful"]
     stranger = await claim(b, client_id)
-    (reply,) = await stranger.ask(socket_connect(client_id, **NO_WAIT))
+    (reply,) = await stranger.ask(socket_connect(client_id, **POLL))
     assert reply["error"][:3] == "402"
     (reply,) = await stranger.ask(publish("/fleeting/x", 1))
     assert reply["successful"]
@@ -151,7 +148,7 @@ async def test_the_cookie_goes_along(cluster):
 async def test_a_websocket_that_has_a_session_serves_no_other(cluster):
     a, b, _ = cluster.nodes
     client_id = await session(a)
-    (reply,) = await (await BayeuxWire.join(b)).ask(socket_connect(client_id, **NO_WAIT))
+    (reply,) = await (await BayeuxWire.join(b)).ask(socket_connect(client_id, **POLL))
     assert reply["error"][:3] == "402"
 
 
@@ -216,5 +213,5 @@ async def test_when_the_node_of_a_session_is_killed(tmp_path):
         (reply,) = await socket.ask(socket_connect(client_id, id="1"))
         assert (reply["id"], reply["error"][:3], reply["advice"]["reconnect"]) == ("1", "402", "handshake")
         assert (await socket.handshake())["successful"]
-        (reply,) = await socket.ask(socket_connect(socket.client_id, **NO_WAIT))
+        (reply,) = await socket.ask(socket_connect(socket.client_id, **POLL))
         assert reply["successful"]

@@ -56,7 +56,7 @@ def arm(place, lake, job):
     elif place == "moving":
         commit._commit = dying_before(commit._commit, lambda table, *_: table.folder.name == "events")
     elif place == "rejected":
-        ingesting.commit_files = dying_before(ingesting.commit_files, lambda *_: True)
+        ingesting.commit_files = dying_before(ingesting.commit_files, lambda table, *_: table.folder.name == "events")
     elif place == "committed":
         type(job._log).commit = dying_before(type(job._log).commit, lambda *_: True)
 

@@ -34,12 +34,12 @@ class Here:
         self._items = items
         return self
 
-    def flatMap(self, function):  # noqa: N802 - Spark's name
+    def map(self, function):
         self._function = function
         return self
 
     def collect(self):
-        return [each for item in self._items for each in self._function(item)]
+        return [self._function(item) for item in self._items]
 
 
 def ingest(lake, data):

@@ -4,9 +4,10 @@ import orjson
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from halley.configuration import BadSettings, load
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, types_of
+from halley.pipeline.source.columns import COMPUTED, Lifting, arrow_schema, lifts_of, types_of
 from halley.settings import Lift, Settings
 
 
@@ -21,16 +22,50 @@ def lifted(payload, pointer, kind, topic="market/aapl"):
 
 
 def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
-    """Spark refuses batches of another schema; the columns of stored events are first, under their names."""
+    """Spark refuses batches of another schema; the columns of stored events are first, computed ones last."""
     settings = [Lift("/a", "/x", "x", "double"), Lift("/b", "", "y", "boolean"), Lift("/c", "/x", "x", "double")]
     lift = lifts_of(Settings(lift=tuple(settings)))
     for with_faults in (False, True):
         source = spark.read.format("halley").options(faults=str(with_faults), lift=lift)
         declared = source.load(str(tmp_path)).schema
-        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults))
+        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults) | COMPUTED)
         assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
-        assert declared.names == [*COLUMNS, *faults, "x", "y"]
+        assert declared.names == [*COLUMNS, *faults, "x", "y", "channel", "name", "time"]
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("com.shop.order", "com/shop/order"),
+        ("/robot/weird name %d.x", "robot/weird!20name!20!25d!2ex"),
+        ("/a.b/**", "a!2eb/c"),
+    ],
+)
+def test_a_pattern_may_be_a_name(name, topic):
+    """A URI of WAMP, or a name of NetworkTables, is the topic that it stands for."""
+    lift = lifting((name, "/x", "value", "long"))
+    assert lift.values([topic, "other"], ['{"x":1}', '{"x":2}']) == [[1, None]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "column", "mistake"),
+    [
+        ("com.shop.order", "price", None),
+        ("/robot/weird name %d.x", "price", None),
+        ("chat/**", "price", "expected a channel or pattern like /chat/room"),
+        ("/chat/**", "name", "expected a name that is not a column of the lake already"),
+    ],
+)
+def test_what_the_settings_take(tmp_path, pattern, column, mistake):
+    """A pattern or a name; a column that a view computes from a topic cannot be lifted, too."""
+    file = tmp_path / "halley.toml"
+    file.write_text(f'[[lift]]\npattern = "{pattern}"\npointer = "/x"\ncolumn = "{column}"\ntype = "long"\n')
+    if mistake is None:
+        assert Lifting(lifts_of(load(file, {}, {}).settings)).columns == {column: "long"}
+    else:
+        with pytest.raises(BadSettings, match=mistake):
+            load(file, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -81,6 +116,35 @@ def test_only_matching_topics_are_lifted():
     payload = '{"price":1}'
     topics = ["market/a", "market/a/b", "market", "other/a", ""]
     assert made.values(topics, [payload] * 4 + [None]) == [[1.0, None, None, None, None]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payloads", "expected"),
+    [
+        (
+            "long",
+            ["1", "1.0", "null", "{}", '"1"', "1.5", "true", "[1]"],
+            {"string": 1, "double": 1, "boolean": 1, "array": 1},
+        ),
+        ("long", ["9223372036854775808", "1e300"], {"double": 2}),
+        ("double", ["1", '"1"', '{"a":1}', "false"], {"string": 1, "object": 1, "boolean": 1}),
+        ("string", ["1", "1.5", '"1"', "18446744073709551615", "null"], {"long": 1, "double": 2}),
+        ("boolean", ["0", "true", '"true"'], {"long": 1, "string": 1}),
+    ],
+)
+def test_what_a_column_cannot_take_is_counted_by_its_kind(kind, payloads, expected):
+    """Values of another type are counted; null is what the column has then, so it is none."""
+    made = lifting(("/a", "/v", "value", kind))
+    made.values(["a"] * len(payloads), [payload if payload == "{}" else f'{{"v":{payload}}}' for payload in payloads])
+    assert made.mismatches == {("value", kind): count for kind, count in expected.items()}
+
+
+def test_what_another_table_finds_is_no_mismatch():
+    """An event is counted once for a column, and not at all if any of the column's tables has found a value."""
+    made = lifting(("/a", "/x", "value", "double"), ("/a", "/y", "value", "double"))
+    payloads = ['{"x":"1","y":2}', '{"x":2,"y":"1"}', '{"x":"1","y":true}', '{"y":true}', "[]"]
+    assert made.values(["a"] * 5, payloads) == [[2.0, 2.0, None, None, None]]
+    assert made.mismatches == {("value", "string"): 1, ("value", "boolean"): 1}
 
 
 def test_several_tables_fill_one_column():

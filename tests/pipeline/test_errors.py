@@ -47,6 +47,66 @@ def test_the_cause_is_found_in_any_text_of_the_chain():
     assert (type(cause), str(cause)) == (JobRejected, "the lake is of another log")
 
 
+TRACE = """Traceback (most recent call last):
+  File "/usr/lib/python3/worker.py", line 2044, in main
+    process()
+    ~~~~~~~^^
+  [Previous line repeated 12 more times]
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("pyarrow.lib.ArrowInvalid: Column 5 named payload expected length 2300 but got length 2092", None),
+        ("ValueError: no", None),
+        ("MemoryError", None),
+        ("__main__.Odd", None),
+        ("my.library.Thing.<locals>.Gone: it has gone", None),
+        ("sqlite3.Warning: a: b: c", None),
+        ("my.Late: \nthe message begins\nin a later line", "my.Late: the message begins"),
+        ("asyncio.exceptions.CancelledError", None),
+        ("my.Invalid: first\n  second", "my.Invalid: first"),
+        ("my.Err: é ü", None),
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker:\n{}\n",
+        "Job aborted: org.apache.spark.api.python.PythonException: {}\n\n\tat org.apache.X(Y.java:7)",
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: {}\n\tat java.base/Thread.run",
+        "{}",
+        f"{TRACE}KeyError: 'inner'\n\nDuring handling of the above exception, another occurred:\n\n{{}}\n\nDriver",
+    ],
+)
+def test_what_a_worker_raises_is_told_by_its_name_and_text(text, raised, said):
+    """Any class of any library is reported in one line; a trace never is."""
+    cause = cause_of(RuntimeError(text.format(TRACE + raised)))
+    assert (type(cause), str(cause)) == (JobFailed, f"Spark failed: {said or raised}")
+
+
+@pytest.mark.parametrize("text", [TRACE, "Return Message: " + TRACE, f"what failed: {TRACE.rstrip()}", ""])
+def test_half_a_trace_is_not_told(text):
+    """Where a text was cut off, what is before the trace is reported, or the kind of error."""
+    assert "Traceback" not in str(cause_of(RuntimeError(text)))
+
+
+def test_a_worker_of_spark_is_told_by_its_name_and_text(spark):
+    """An error of Arrow in a real worker is reported in one line."""
+
+    def fail(_):
+        import pyarrow as pa
+
+        raise pa.lib.ArrowInvalid("Column 5 named payload expected length 2300 but got length 2092")
+
+    with pytest.raises(Exception, match="ArrowInvalid") as failed:
+        spark.sparkContext.parallelize([1], 1).map(fail).collect()
+    assert str(cause_of(failed.value)) == (
+        "Spark failed: pyarrow.lib.ArrowInvalid: Column 5 named payload expected length 2300 but got length 2092"
+    )
+
+
 def test_a_full_disk_in_spark_is_one_sentence():
     """A full disk is recognized at any depth in Java, and wrapped in Python any number of times."""
     error = RuntimeError(

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
-from support.archive import given
+from support.archive import BEGAN_US, given
 from support.server import brisk, serving
 
 from halley.access.tokens import hash_of
+from halley.broker.names import Match, Pattern
+from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.history.stored import Stored
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.source import http_log, open_log
@@ -34,9 +36,9 @@ async def served():
         yield served
 
 
-def told(log, first, until):
-    """Return the rows and the faults of a range."""
-    found = list(log.read(first, until))
+def told(log, first, until, wanted=EVERY_ROW):
+    """Return the wanted rows and the faults of a range."""
+    found = list(log.read(first, until, wanted))
     rows = [Stored._make(row) for each in found if isinstance(each, list) for row in each]
     return rows, [each for each in found if isinstance(each, Fault)]
 
@@ -54,6 +56,18 @@ async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
     for first, until in ((1, 1_001), (5, 6), (299, 302), (7, 7)):
         rows, faults = await asyncio.to_thread(told, log, first, until)
         assert (rows, faults) == (archive.rows_of[first - 1 : until - 1], [])
+
+
+@pytest.mark.parametrize("has_arrow", [True, False])
+async def test_separators_of_lines_within_a_text_end_no_row(has_arrow, monkeypatch):
+    """Only a line feed ends a line of JSON; Unicode has others, and a text may contain them."""
+    if not has_arrow:
+        monkeypatch.setattr("halley.transports.api.log.Arrow.__init__", _not_installed)
+    async with serving(brisk()) as served:
+        archive = given(served)
+        for payload in ('"a\u2028b\u2029c\u0085d"', "1"):
+            archive.record("news", payload)
+        assert await asyncio.to_thread(told, HttpLog(served.url, None), 1, 3) == (archive.rows_of, [])
 
 
 def _not_installed(self):
@@ -105,6 +119,107 @@ async def test_an_answer_that_breaks_off_is_taken_up_again(served):
     assert len(asked) >= 13
     assert served.faults("request")
     served.log.clear()
+
+
+# Only some rows
+
+WANTED = RowFilter(Pattern(Match.DESCENDANTS, "prices"), "wamp", BEGAN_US + 100_000_000, BEGAN_US + 900_500_000)
+
+
+@pytest_asyncio.fixture
+async def mixed():
+    """Serve a log of 1,000 events, of which some are wanted."""
+    async with serving(brisk()) as served:
+        archive = given(served)
+        for number in range(1, 1_001):
+            archive.record(("prices/a", "prices/b", "news")[number % 3], protocol=("wamp", "bayeux")[number % 2])
+        yield served
+
+
+def wanted_of(archive):
+    """Return the rows that `WANTED` matches."""
+    return [row for row in archive.rows_of if WANTED.matches(row)]
+
+
+@pytest.mark.parametrize("has_arrow", [True, False])
+async def test_only_wanted_rows_are_sent(mixed, has_arrow, monkeypatch):
+    """By channel, protocol and time, for any range, in responses of a limited number of offsets."""
+    monkeypatch.setattr("halley.transports.api.log.MOST_ROWS", 300)
+    if not has_arrow:
+        monkeypatch.setattr("halley.transports.api.log.Arrow.__init__", _not_installed)
+    wanted = wanted_of(mixed.house.apis.archive())
+    assert len(wanted) > 200
+    log = HttpLog(mixed.url, None)
+    for first, until in ((1, 1_001), (299, 302), (500, 501), (7, 7), (950, 1_001)):
+        rows, faults = await asyncio.to_thread(told, log, first, until, WANTED)
+        assert (rows, faults) == ([row for row in wanted if first <= row.offset < until], [])
+
+
+async def test_gaps_are_found_whatever_is_wanted(mixed):
+    """L9: holes and damage are faults, also among rows that are not wanted; so is what is deleted already."""
+    archive = mixed.house.apis.archive()
+    lost = {*range(400, 420), *range(1, 200)}
+    sound = archive.next_rows
+
+    def next_rows(first, last, wanted):
+        rows, reached = sound(first, last, wanted)
+        archive.damage[:] = [(408, 419)]  # which is found when it is read
+        return [row for row in rows if row.offset not in lost], reached
+
+    archive.next_rows, archive.holes, archive.start = next_rows, [(400, 407)], 200
+    rows, faults = await asyncio.to_thread(told, HttpLog(mixed.url, None), 1, 1_001, WANTED)
+    assert faults == [Fault(1, 199, "missing"), Fault(400, 407, "hole"), Fault(408, 419, "damaged")]
+    assert rows == [row for row in wanted_of(archive) if row.offset not in lost]
+
+
+async def test_rows_that_were_sent_before_the_damage_was_found_are_no_fault(mixed):
+    """Each offset is either a row or in a fault."""
+    archive = mixed.house.apis.archive()
+    sound = archive.next_rows
+
+    def next_rows(first, last, wanted):
+        rows, reached = sound(first, last, wanted)
+        if first == 101:
+            archive.damage[:] = [(1, 200)]
+            return [row for row in rows if row.offset < 151], reached
+        return rows, reached
+
+    archive.next_rows = next_rows
+    rows, faults = await asyncio.to_thread(told, HttpLog(mixed.url, None), 1, 1_001, WANTED)
+    last_sent = max(row.offset for row in rows if row.offset < 151)
+    assert faults == [Fault(last_sent + 1, 200, "damaged")]
+    assert rows == [row for row in wanted_of(archive) if not last_sent < row.offset < 201]
+
+
+async def test_a_filtered_answer_that_breaks_off_is_taken_up_again(mixed):
+    """Every wanted row is read once, and every gap found, although responses break off in the middle."""
+    archive = mixed.house.apis.archive()
+    archive.holes = [(300, 310), (700, 701)]
+    lost = {*range(300, 311), 700, 701}
+    sound, asked = archive.next_rows, []
+
+    def failing(first, last, wanted):
+        asked.append(first)
+        if len(asked) % 3 == 0:
+            raise OSError("the disk says no")
+        rows, reached = sound(first, last, wanted)
+        return [row for row in rows if row.offset not in lost], reached
+
+    archive.next_rows = failing
+    rows, faults = await asyncio.to_thread(told, HttpLog(mixed.url, None), 1, 1_001, WANTED)
+    assert rows == [row for row in wanted_of(archive) if row.offset not in lost]
+    assert faults == [Fault(300, 310, "hole"), Fault(700, 701, "hole")]
+    assert mixed.faults("request")
+    mixed.log.clear()
+
+
+async def test_a_keeper_that_is_behind_has_sent_not_all_that_is_wanted():
+    """What a keeper does not have yet is asked of the next one, and not taken for unwanted."""
+    async with two_keepers() as (one, two):
+        del one.house.apis.archive().rows_of[600:]
+        wanted = RowFilter(Pattern(Match.EXACT, "news"))
+        rows, faults = await asyncio.to_thread(told, HttpLog(f"{one.url},{two.url}", None), 1, 1_001, wanted)
+        assert ([row.offset for row in rows], faults) == ([*range(1, 1_001)], [])
 
 
 async def test_nobody_answers():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from time import monotonic
 
 import pytest
@@ -74,7 +75,7 @@ def test_files_that_cannot_matter_are_not_opened(tmp_path):
 
 
 async def test_a_line_is_that_of_the_server(tmp_path):
-    """A line of `halley lake history` equals the line of `GET /history` for the same event."""
+    """A line of `halley lake history` is that of `GET /history` for the same event, with the name after the channel."""
     options = {"enabled": True, "free_bytes": 0}
     async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
         wire = await served.wire()
@@ -88,7 +89,9 @@ async def test_a_line_is_that_of_the_server(tmp_path):
         rows = [each for batch in archive.history.rows(1, 6) for each in batch]
         add(tmp_path / "lake", "events", [row(**each._asdict()) for each in rows])
     found = [line for page in lines(tmp_path / "lake", Selection(ALL)) for line in page]
-    assert found == answer.text.splitlines()
+    assert all(line.startswith('{"channel":"/caf!c3!a9/~a","name":"/caf') for line in found)
+    assert [re.sub(r',"name":"[^"]*"', "", line, count=1) for line in found] == answer.text.splitlines()
+    assert '"name":"/café/~a"' in found[-1]
     assert '"nt4":{"type":"struct:\\"é\\u0007\\"","time":7}' in found[-1]
 
 
@@ -115,16 +118,45 @@ def test_the_verb_prints_lines_and_can_be_bounded(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("com.shop.order", [(1, "com.shop.order"), (2, "/com/shop/order")]),
+        ("/com/shop/order", [(1, "com.shop.order"), (2, "/com/shop/order")]),
+        ("/robot/weird name %d.x", [(3, "/robot/weird name %d.x")]),
+        ("/robot/weird!20name!20!25d!2ex", [(3, "/robot/weird name %d.x")]),
+        ("/a/b", [(4, "/a/b"), (5, "/a/b"), (6, "a.b")]),
+        ("/a!2eb", [(7, "/a.b")]),
+        ("/a.b", [(7, "/a.b")]),
+        ("/a.b/**", [(8, "/a.b/c d")]),
+        ("chat", []),
+    ],
+)
+def test_a_topic_is_found_by_any_of_its_names(tmp_path, name, found):
+    """A URI, a name of NetworkTables and a channel find the topic's events by all protocols, each with its own name."""
+    topics = ["com/shop/order", "com/shop/order", "robot/weird!20name!20!25d!2ex", "a/b", "a/b", "a/b", "a!2eb",
+              "a!2eb/c!20d"]  # fmt: skip
+    protocols = ["wamp", "bayeux", "nt4", "nt4", "bayeux", "wamp", "nt4", "nt4"]
+    rows = [row(n, topic=topic, protocol=by) for n, (topic, by) in enumerate(zip(topics, protocols, strict=True), 1)]
+    add(tmp_path, "events", rows)
+    ended = lake_history(name, "--lake", str(tmp_path))
+    assert ended.exit_code == 0
+    lines = map(json.loads, ended.output.splitlines())
+    assert [(each["position"], each["name"]) for each in lines] == found
+
+
 def test_bad_input_gets_a_sentence(tmp_path):
     """A missing lake, an invalid channel or time gives exit code 2 and no output."""
     for arguments, said in [
         (["/a"], "there is no lake at"),
-        (["chat"], "chat is not a channel"),
+        (["chat/a"], "chat/a is not a channel"),
+        (["com.shop.*"], "com.shop.* is not a channel"),
+        (["/a//b c"], "/a//b c is not a channel"),
         (["/a", "--from", "yesterday"], "yesterday is not an RFC 3339 time"),
     ]:
         ended = lake_history(*arguments, "--lake", str(tmp_path))
         assert (ended.exit_code, ended.stdout) == (2, "")
-        assert said in ended.stderr
+        assert said in " ".join(ended.stderr.split())
 
 
 def test_a_folder_that_is_no_table_is_refused(tmp_path):

@@ -153,3 +153,53 @@ def test_what_is_no_url_is_refused_at_once():
     """An invalid URL is refused before anything is published."""
     with pytest.raises(JobRejected, match="--server nonsense: expected a URL"):
         Publisher("nonsense", None, 1)
+
+
+async def test_a_limited_rate_is_waited_for_in_order(tmp_path):
+    """What the server refuses for its rate is published a little later, and nothing after it before it."""
+    settings = brisk(
+        data_dir=str(tmp_path / "data"),
+        history={"enabled": True, "free_bytes": 0},
+        limits={"publishes_per_s": 200, "publish_burst": 20},
+    )
+    async with serving(settings) as served, Client(served.url) as client, publishing(served.url) as publisher:
+        await client.subscribe("/stats/**")
+        assert await publish(publisher, messages(1, 150)) == 0
+        assert await heard(client, 150) == list(range(1, 151))
+
+
+async def test_a_busy_server_is_asked_again_when_it_says(tmp_path):
+    """After 429 with Retry-After the publisher waits that long, longer than one try of the client's may take."""
+    asked = asyncio.Event()
+
+    async def refuse(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        writer.write(head)
+        writer.close()
+        asked.set()
+
+    async with (
+        await asyncio.start_server(refuse, "127.0.0.1", 0) as busy,
+        recording(tmp_path) as served,
+        relaying(busy.sockets[0].getsockname()[1]) as proxy,
+        Client(served.url) as client,
+        publishing(f"http://127.0.0.1:{proxy.port}") as publisher,
+    ):
+        await client.subscribe("/stats/**")
+        task = asyncio.create_task(publish(publisher, messages(1, 3)))
+        await asyncio.wait_for(asked.wait(), DEADLINE_S)
+        proxy.server_port = served.port
+        assert await task == 0
+        assert await heard(client, 3) == [1, 2, 3]
+
+
+async def test_what_the_server_remembers_is_asked_without_publishing_anything(tmp_path):
+    """Only what was published with its key is remembered; to ask for the others publishes nothing."""
+    async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
+        await client.subscribe("/stats/**")
+        await publish(publisher, messages(2, 3))
+        known = await asyncio.to_thread(publisher.remembered, messages(1, 4))
+        assert known == [False, True, True, False]
+        await publish(publisher, messages(5, 5))
+        assert await heard(client, 3) == [2, 3, 5]

@@ -4,12 +4,15 @@ import os
 import re
 
 import click
+import pytest
 from readme.table import block
+from support.generated import TABLES as GENERATED
 from support.readme import ROOT, page, section, without_blocks
 
 from halley.cli import main
 from halley.configuration import load
 from halley.pipeline.jobs.run import consumer
+from halley.pipeline.lake.dictionary import DICTIONARY
 from halley.pipeline.lake.tables import TABLES
 from halley.pipeline.source.columns import Lifting, lifts_of
 
@@ -59,6 +62,20 @@ def test_every_table_of_the_lake_is_there():
     assert sorted(named) == sorted(TABLES)
     views = re.search(r"SQL over `([a-z ]+)`", PIPELINE)[1].split()
     assert sorted(views) == sorted(TABLES)
+
+
+def test_every_column_has_a_meaning():
+    """The data dictionary has exactly the tables and their stored columns."""
+    assert {name: [*entry.columns] for name, entry in DICTIONARY.items()} == {
+        name: shape.columns.names for name, shape in TABLES.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["lake tables", "lake columns"])
+def test_the_tables_and_columns_are_those_of_the_code(name):
+    """The page's tables are generated; after a change of the schemas they must be generated again."""
+    table = GENERATED[name]
+    assert page(table.page) == table.written(page(table.page)), "out of date: python tests/support/generated.py"
 
 
 def test_the_columns_that_are_named_are_columns():

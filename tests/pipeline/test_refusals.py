@@ -193,7 +193,10 @@ def test_no_server_to_read_from(refused, url, monkeypatch):
     [
         ("selec 1", "Syntax error"),
         ("select nix from events", "`nix` cannot be resolved"),
-        ("drop table events", "only"),
+        ("drop table events", "halley: DROP TABLE is refused: only queries"),
+        ("explain drop table events", "halley: DROP TABLE is refused: only queries"),
+        ("select * from text.`/etc/hostname`", "`text`.`/etc/hostname` cannot be found"),
+        ("describe nowhere", "`nowhere` cannot be found"),
     ],
 )
 def test_a_query_that_is_none(refused, place, query, said):

@@ -323,7 +323,7 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
         (["--speed", "0"], "0 is not a speed"),
         (["--speed", "-1x"], "-1x is not a speed"),
         (["--from", "2026-06-01"], "is not an RFC 3339 time"),
-        (["--channel", "chat"], "chat is not a channel"),
+        (["--channel", "chat/a"], "chat/a is not a channel"),
         ([], "there is no lake at"),
     ],
 )

@@ -43,14 +43,14 @@ def place(tmp_path, spark):
     with OpenLog(tmp_path / "data", clock=clock) as log:
         log.write("the first", topic="halley/sessions")
         clock.s += 100
-        make = partial(Rollup, spark, {"path": str(tmp_path / "data")}, tmp_path / "lake", lift=LIFT, wall_us=clock.us)
+        make = partial(Rollup, spark, {"path": str(tmp_path / "data")}, tmp_path / "lake", wall_us=clock.us)
         yield SimpleNamespace(
             log=log,
             clock=clock,
             heard=heard,
             lake=tmp_path / "lake",
-            rollup=lambda publisher=heard, **options: make(
-                Pipeline(**{"late_s": LATE_S, **options}), publisher=publisher
+            rollup=lambda publisher=heard, lift=LIFT, **options: make(
+                Pipeline(**{"late_s": LATE_S, **options}), publisher=publisher, lift=lift
             ),
         )
 
@@ -247,6 +247,7 @@ def test_what_a_rollup_says(place):
     assert message.channel == "/stats/10s/a!b/x!3ay"
     assert message.data == {
         "channel": "/a!b/x!3ay",
+        "name": "/a!b/x!3ay",
         "protocol": "bayeux",
         "window": "10s",
         "start": "2027-01-15T08:00:00.000000Z",
@@ -257,6 +258,25 @@ def test_what_a_rollup_says(place):
         "numbers": {"price": dict(zip(NUMBERS, (2, 1.5, 2.0, 2.5, 1.5, 2.5, 2.5), strict=True))},
         "final": False,
     }
+
+
+def test_a_long_stays_a_long(place):
+    """The least and the greatest value of a lifted long are exact, in the table and where they are published."""
+    low, high = -(1 << 63), (1 << 63) - 1
+    place.log.write({"price": high}, {"price": high - 1}, {"price": "9"}, topic="news")
+    rollup = place.rollup(lift=LIFT.replace("double", "long"))
+    rollup.step()
+    place.log.write({"price": low}, {"price": 7.0}, topic="news")  # merged with what is known of the window
+    settle(place, rollup)
+    found = {key[0]: figures["numbers"]["price"] for key, figures in rolled_up(place.lake).items()}
+    assert found.keys() == {"10s", "1m"}
+    for figures in found.values():
+        assert (figures["min_long"], figures["max_long"], figures["count"]) == (low, high, 4)
+        assert (type(figures["min"]), figures["max"]) == (float, float(high))
+    for heard, bounds in ((place.heard.partial(), (high - 1, high)), (place.heard.finals(), (low, high))):
+        told = [data["numbers"]["price"] for data in heard]
+        assert {(each["min"], each["max"]) for each in told} == {bounds}
+        assert all(tuple(each) == NUMBERS for each in told)
 
 
 def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):

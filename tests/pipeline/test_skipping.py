@@ -86,6 +86,8 @@ def predicate(chance, depth=0):
     offset = chance.randrange(-20, 640)
     relation = chance.choice(["=", "<", "<=", ">", ">=", "<>", "<=>"])
     channel = chance.choice(["/chat/den", "/caf!c3!a9/~a", "/a!b", "/a!21b", "chat/den", "/chat/", "/", ""])
+    names = ["chat.den", "/café/~a", "/caf!c3!a9/~a", "café.~a", "/a!b", "a!b", "/chat/", "chat.", "/", ""]
+    name = chance.choice(names)
     author = chance.choice(["'ann'", "null", "'a'"])
     price = chance.choice(["0", "-0.0", "25", "1e9", "double('nan')", "-100.25"])
     return chance.choice(
@@ -95,6 +97,10 @@ def predicate(chance, depth=0):
             f"channel {relation} '{channel}'",
             f"channel like '{channel}%'",
             f"channel in ('{channel}', '/chat/lobby', null)",
+            f"name {relation} '{name}'",
+            f"name like '{name}%'",
+            f"name in ('{name}', 'plc.line1.temp', null)",
+            "name is not null",
             f"startswith(topic, '{topic[: chance.randrange(8)]}')",
             f"topic in ({', '.join(repr(each) for each in chance.sample(TOPICS, 3))})",
             f"upper(topic) = '{topic.upper()}'",

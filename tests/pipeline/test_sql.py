@@ -16,6 +16,8 @@ from support.lakes import START_US, TOPICS, add, make_lake, row
 
 from halley.cli import main
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.lake.dictionary import LIFTED as LIFTED_MEANING
+from halley.pipeline.lake.tables import TABLES
 from halley.pipeline.queries import output
 from halley.pipeline.queries.sql import ask, computing
 from halley.protocols.bayeux.names import to_channel
@@ -56,26 +58,102 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "query",
+    ("query", "name"),
     [
-        "insert into events select * from events",
-        "with x as (select 1) insert into events select * from x",
-        "from events insert into gaps select * insert into rejected select *",
-        "insert overwrite directory '/tmp/x' using csv select 1",
-        *("drop table events", "create view v as select 1", "create temp view v as select 1", "set a = b", "set"),
-        *("add jar 'x.jar'", "use x", "cache table events", "truncate table events", "delete from events"),
-        "update events set topic = ''",
-        "merge into events a using gaps b on a.offset = b.first when matched then delete",
-        *("begin select 1; end", "execute immediate 'drop table events'", "set var x = 1", "declare x int", "call x()"),
-        "select transform(topic) using 'rm' from events",
-        "select java_method('java.lang.System', 'exit', 1)",
-        "select `reflect`('java.lang.System', 'exit', 1)",
+        ("insert into events select * from events", "INSERT INTO"),
+        ("with x as (select 1) insert into events select * from x", "INSERT"),
+        ("from events insert into gaps select * insert into rejected select *", "INSERT"),
+        ("insert overwrite directory '/tmp/x' using csv select 1", "INSERT OVERWRITE"),
+        ("drop table events", "DROP TABLE"),
+        ("-- it goes\n/* now */ drop\n  table if exists events", "DROP TABLE"),
+        ("create view v as select 1", "CREATE VIEW"),
+        ("create or replace temp view v as select 1", "CREATE VIEW"),
+        ("create table x (a int) using parquet location '/tmp/x'", "CREATE TABLE"),
+        *(("set a = b", "SET"), ("set", "SET"), ("add jar 'x.jar'", "ADD JAR"), ("use x", "USE")),
+        *(("cache table events", "CACHE TABLE"), ("truncate table events", "TRUNCATE TABLE")),
+        *(("delete from events", "DELETE FROM"), ("with x as (select 1) delete from events", "DELETE")),
+        ("update events set topic = ''", "UPDATE"),
+        ("merge into events a using gaps b on a.offset = b.first when matched then delete", "MERGE INTO"),
+        *(("begin select 1; end", "BEGIN"), ("execute immediate 'drop table events'", "EXECUTE IMMEDIATE")),
+        *(("set var x = 1", "SET"), ("declare x int", "DECLARE"), ("call x()", "CALL")),
+        ("select transform(topic) using 'rm' from events", "TRANSFORM"),
+        ("select java_method('java.lang.System', 'exit', 1)", "JAVA_METHOD"),
+        ("select `reflect`('java.lang.System', 'exit', 1)", "REFLECT"),
+        *(("show functions", "SHOW FUNCTIONS"), ("show create table events", "SHOW CREATE")),
+        ("describe function now", "DESCRIBE FUNCTION"),
+        *(("explain drop table events", "DROP TABLE"), ("explain show tables", "EXPLAIN")),
     ],
 )  # fmt: skip
-def test_only_questions_are_asked(spark, lake, query):
-    """A statement that would change something is refused before any of it is executed."""
-    with pytest.raises(JobRejected, match="only a query is allowed"):
+def test_other_statements_are_refused_by_their_names(spark, lake, query, name):
+    """A statement that would change something is refused before any of it is executed, in one sentence."""
+    with pytest.raises(JobRejected) as refusal:
         ask(spark, lake, query)
+    text = str(refusal.value)
+    assert text.startswith(f"{name} is refused")
+    assert "\n" not in text
+
+
+def test_show_tables_lists_the_tables(spark, lake):
+    """All tables are listed with their meanings, also those that do not exist yet; a pattern selects some."""
+    rows = ask(spark, lake, "show tables").rows.collect()
+    assert [each.tableName for each in rows] == sorted(TABLES)
+    assert rows[2].asDict() == {"tableName": "gaps", "comment": "a range of offsets that the log has lost (bronze)"}
+    assert [each.tableName for each in ask(spark, lake, "show tables like 're*|a*'").rows.collect()] == [
+        "alerts",
+        "rejected",
+    ]
+
+
+@pytest.mark.parametrize("statement", ["describe events", "DESC TABLE events", "describe table extended events"])
+def test_describe_shows_columns_with_types_and_meanings(spark, lake, statement):
+    """Every column is listed, the computed and the lifted ones too; all have a meaning."""
+    columns = ask(spark, lake, "select * from events").rows.columns
+    rows = ask(spark, lake, statement).rows.collect()
+    found = {each.col_name: (each.data_type, each.comment) for each in rows[: len(columns)]}
+    assert found["offset"] == ("bigint", "the position in the log, from 1")
+    assert found["name"][0] == "string"
+    assert found["time"] == ("timestamp", "time_us as a timestamp")
+    assert found["price"] == ("double", LIFTED_MEANING)
+    assert [*found] == columns
+    assert all(comment for _, comment in found.values())
+
+
+def test_describe_knows_every_table(spark, lake):
+    """Tables that do not exist yet have their columns; a column can be described alone, and columns be listed."""
+    for name in TABLES:
+        found = [each.col_name for each in ask(spark, lake, f"describe {name}").rows.collect()]
+        assert found == ask(spark, lake, f"select * from {name}").rows.columns
+    rows = ask(spark, lake, "describe rollups numbers").rows.collect()
+    assert {each.info_name: each.info_value for each in rows}["col_name"] == "numbers"
+    listed = ask(spark, lake, "show columns in alerts").rows.collect()
+    assert [each.col_name for each in listed] == ask(spark, lake, "select * from alerts").rows.columns
+
+
+@pytest.mark.parametrize(
+    ("statement", "title"),
+    [
+        ("explain select count(*) from events where offset > 50", "== Physical Plan =="),
+        ("EXPLAIN /* all */ EXTENDED select count(*) from events where offset > 50", "== Optimized Logical Plan =="),
+        ("explain formatted\nselect count(*) from events where offset > 50", "== Physical Plan =="),
+        ("-- why\nexplain cost select count(*) from events where offset > 50", "sizeInBytes"),
+    ],
+)
+def test_explain_is_answered_with_the_plan(spark, lake, statement, title):
+    """EXPLAIN gives the files that would be read, and the plan in its mode; nothing is read."""
+    answer = ask(spark, lake, statement)
+    assert answer.explained
+    assert answer.plan.startswith("reads events: 3 of 12 files, ")
+    assert title in answer.plan
+
+
+@pytest.mark.parametrize("kind", ["text", "csv", "json", "parquet", "orc", "binaryFile"])
+def test_files_cannot_be_named_in_a_query(spark, lake, tmp_path, kind):
+    """A query reads the lake's tables and nothing else on the disk."""
+    file = tmp_path / "x"
+    file.write_text("1\n")
+    for words in ("select * from", "describe", "explain select * from"):
+        with pytest.raises(JobRejected, match="cannot be found"):
+            ask(spark, lake, f"{words} {kind}.`{file}`")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +179,7 @@ def test_a_mistake_is_one_sentence(spark, lake, query, said):
 
 def test_tables_that_are_not_there_have_no_rows(spark, lake):
     """Tables that do not exist yet can be queried, and have no rows."""
-    for name in ("rejected", "gaps", "rollups", "sessions", "alerts"):
+    for name in ("rejected", "gaps", "mismatches", "rollups", "sessions", "alerts"):
         answer = ask(spark, lake, f"select * from {name}")
         assert answer.rows.collect() == []
         assert [(reading.table, reading.of) for reading in answer.readings] == [(name, 0)]
@@ -114,6 +192,15 @@ def test_the_folder_of_a_lake_may_have_any_name(spark, tmp_path, name):
     make_lake(tmp_path / name, 60)
     query = "select count(*), count(distinct offset, protocol, day) from events"
     assert ask(spark, tmp_path / name, query).rows.collect() == [(60, 60)]
+
+
+def test_it_can_be_asked_what_columns_could_not_take(spark, tmp_path):
+    """The query of the pipeline's page, and the time at which it was found as a timestamp."""
+    row = {"first": 1, "last": 9, "found_us": START_US, "column_name": "price", "column_type": "long", "kind": "string"}
+    add(tmp_path, "mismatches", [row | {"events": 3}, row | {"first": 10, "last": 20, "events": 4}])
+    query = "select column_name, kind, sum(events) as events from mismatches group by all"
+    assert ask(spark, tmp_path, query).rows.collect() == [("price", "string", 7)]
+    assert ask(spark, tmp_path, "select count(*) from mismatches where found < now()").rows.collect() == [(2,)]
 
 
 def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):
@@ -222,10 +309,12 @@ def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
 
 def test_explain_tells_the_files_and_reads_none(halley):
     """`--explain` prints how many files are skipped, and Spark's plans."""
-    told = halley("sql", "select count(*) from events where offset > 50", "--explain")
-    assert told.exit_code == 0
-    assert told.stdout.startswith("reads events: 3 of 12 files, ")
-    assert "== Physical Plan ==" in told.stdout
+    query = "select count(*) from events where offset > 50"
+    for arguments in ((query, "--explain"), (f"explain {query}", "--format", "json")):
+        told = halley("sql", *arguments)
+        assert told.exit_code == 0
+        assert told.stdout.startswith("reads events: 3 of 12 files, ")
+        assert "== Physical Plan ==" in told.stdout
 
 
 def test_a_mistake_ends_with_code_2(halley):

@@ -160,7 +160,7 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     assert code == 0 or said == f"another ingest into {lake} was started later, and goes on in place of this one"
     check(lake)
     assert offsets(tables.open_table(lake, "events")) == list(range(1, EVENTS + 1))
-    made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps")]
+    made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps", "mismatches")]
     numbers = [claim(made), claim(made)]
     assert numbers == sorted(set(numbers))
 

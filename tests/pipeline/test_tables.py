@@ -1,5 +1,6 @@
 """The lake's tables: their contents, and the errors for tables that are wrong."""
 
+import datetime as dt
 import json
 
 import duckdb
@@ -8,12 +9,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from support.lake import LOG_ID, ingested, offsets, rows_of, stored
+from support.lake import LOG_ID, NOON_US, ingested, offsets, rows_of, stored
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import tables, upkeep
 from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.verify import verify
 
 
 def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
@@ -61,6 +63,33 @@ def test_a_lifted_column_cannot_take_the_name_of_another(name):
     """A column that events already have cannot be lifted into."""
     with pytest.raises(JobRejected, match=f"column {name}: the table events has a column of that name"):
         tables.lifted_columns({name: "long"})
+
+
+def test_a_table_of_the_version_before_gets_the_fields_that_it_lacks(tmp_path, monkeypatch):
+    """Rollups whose figures had no exact bounds are kept; in old rows these are null, also after compaction."""
+    shape = tables.TABLES["rollups"]
+    place = shape.columns.get_field_index("numbers")
+    before = shape.columns.set(place, pa.field("numbers", pa.map_(pa.string(), tables._FIGURES_BEFORE)))
+    figures = {"count": 1, "min": 1.0, "mean": 1.0, "max": 1.0, "p50": 1.0, "p95": 1.0, "p99": 1.0}
+    day = dt.date(2025, 11, 22)
+    row = dict.fromkeys(before.names) | {"window": "10s", "start_us": NOON_US, "end_us": NOON_US + 10_000_000}
+    row |= {"topic": "news", "protocol": "bayeux", "events": 1, "bytes": 7, "publishers": 0, "day": day}
+    ingested(tmp_path, [stored(1, time_us=NOON_US)])
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "TABLES", tables.TABLES | {"rollups": shape._replace(columns=before)})
+        rows = pa.Table.from_pylist([row | {"numbers": [("price", figures)]}], before)
+        commit_rows(tables.create(tmp_path, "rollups", LOG_ID), rows)
+    assert all(each.is_sound for each in verify(tmp_path))
+    table = tables.create(tmp_path, "rollups", LOG_ID)
+    assert tables.create(tmp_path, "rollups", LOG_ID).version() == table.version() == 2
+    exact = figures | {"min_long": (1 << 63) - 1, "max_long": (1 << 63) - 1}
+    commit_rows(table, pa.Table.from_pylist([row | {"numbers": [("n", exact)], "topic": "x"}], shape.columns))
+    wanted = [("news", [("price", figures | {"min_long": None, "max_long": None})]), ("x", [("n", exact)])]
+    for _ in range(2):
+        found = tables.open_table(tmp_path, "rollups").dataset().to_table().sort_by("topic").to_pylist()
+        assert [(each["topic"], each["numbers"]) for each in found] == wanted
+        assert not [each for each in verify(tmp_path) if not each.is_sound and each.what != "recount"]
+        upkeep.compact(tmp_path, "rollups")
 
 
 def test_another_log_is_refused(tmp_path):

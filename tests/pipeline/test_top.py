@@ -17,9 +17,17 @@ def test_the_busiest_channels_come_first(spark, tmp_path):
     add(tmp_path, "events", rows)
 
     def found(*asked):
-        return [tuple(each)[:4] for each in top(spark, tmp_path, *asked).rows.collect()]
+        return [tuple(each)[:5] for each in top(spark, tmp_path, *asked).rows.collect()]
 
-    assert found("events", None, 10) == [("/a", 2, 6, 2), ("/b", 1, 14, 0), ("/c", 1, 1, 0)]
-    assert found("bytes", None, 2) == [("/b", 1, 14, 0), ("/a", 2, 6, 2)]
-    assert found("events", START_US + 3_000_000, 10) == [("/b", 1, 14, 0), ("/c", 1, 1, 0)]
+    assert found("events", None, 10) == [("/a", "/a", 2, 6, 2), ("/b", "/b", 1, 14, 0), ("/c", "/c", 1, 1, 0)]
+    assert found("bytes", None, 2) == [("/b", "/b", 1, 14, 0), ("/a", "/a", 2, 6, 2)]
+    assert found("events", START_US + 3_000_000, 10) == [("/b", "/b", 1, 14, 0), ("/c", "/c", 1, 1, 0)]
     assert found("events", START_US + 10**9, 10) == []
+
+
+def test_a_channel_has_the_name_of_most_of_its_events(spark, tmp_path):
+    """A channel is counted over all protocols; it is called as most of its events were."""
+    published = [("com/shop", "wamp"), ("com/shop", "bayeux"), ("com/shop", "wamp"), ("a!20b", "nt4")]
+    add(tmp_path, "events", [row(n, topic=topic, protocol=by) for n, (topic, by) in enumerate(published, 1)])
+    rows = top(spark, tmp_path, "events", None, 10).rows.collect()
+    assert [tuple(each)[:3] for each in rows] == [("/com/shop", "com.shop", 3), ("/a!20b", "/a b", 1)]

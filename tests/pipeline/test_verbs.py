@@ -123,6 +123,17 @@ def test_a_signal_ends_a_live_ingest_after_its_batch(run, log, number, code):
     assert offsets(tables.open_table(log / "lake", "events")) == list(range(1, 31))
 
 
+@pytest.mark.parametrize("name", ["com.shop.order", "/com/shop/order"])
+def test_a_topic_is_erased_by_any_of_its_names(run, tmp_path, name):
+    """A URI names the topic, whose events by all protocols are erased."""
+    events = [stored(1, "com/shop/order", protocol="wamp"), stored(2, "com/shop/order"), stored(3, "com/shop")]
+    table = ingested(tmp_path / "data" / "lake", events)
+    result = run("lake", "forget", name, "--yes")
+    assert (result.exit_code, said(result)[-1]) == (0, "halley: erased 2 rows")
+    table.refresh()
+    assert offsets(table) == [3]
+
+
 # What is refused: exit code 2, one sentence, nothing done
 
 

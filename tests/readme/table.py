@@ -82,6 +82,9 @@ ROWS = {
     "notebook": Row(
         PIPELINE, "Example", "from halley.pipeline import session", SPARK + "test_processes.py::test_three_lines"
     ),
+    "means": Row(
+        PIPELINE, "Example", "from pyspark.sql.functions import avg, window", SPARK + "test_sink.py::test_the_example"
+    ),
     "service": Row(EMBED, "A service", "def setup(halley):", CODE + "test_a_service_answers_the_sender"),
     "polite": Row(
         TOP, "Server-side code", "def setup(halley):", CODE + "test_the_listener_of_the_top_page_is_the_same"
@@ -122,6 +125,12 @@ ROWS = {
         "curl -s http://127.0.0.1:8080/bayeux "
         """-d '{"channel":"/orders","data":{"id":7},"ext":{"idempotency_key":"order 7"}}'""",
         PAST + "test_a_repeat_is_answered_as_the_first_and_delivers_nothing",
+    ),
+    "source": Row(
+        PIPELINE,
+        "The source",
+        "from pyspark.sql import SparkSession",
+        SPARK + "test_plain_session.py::test_by_spark_submit",
     ),
     "lift": Row(PIPELINE, "Lifted columns", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
     "settings": Row(SETTINGS_PAGE, "Example", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),

@@ -201,7 +201,7 @@ async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
 async def test_whoever_is_here_is_sent_away_when_the_server_leaves(tmp_path):
     house = House(tmp_path)
     client = house.peer()
-    for release in house.server.drain():
+    for release in house.server.drain(0.0):
         release(house.now)
     assert client.close.code == 1001
     link = FakeLink("/nt/late", V41, "127.0.0.1")

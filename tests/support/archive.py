@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from halley.broker.ports import Erasure, Query
     from halley.history.history import History
+    from halley.history.row_filter import RowFilter
     from halley.history.stored import Stored
     from support.server import Served
 
@@ -119,6 +120,12 @@ class MemoryArchive:
         for offset in range(first, last + 1, 100):
             yield self.rows_of[offset - 1 : min(offset + 99, last)]
 
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """Return the wanted ones of the next hundred rows."""
+        reached = min(first + 99, last)
+        rows = [row for rows in self.rows(first, reached) for row in rows]
+        return [row for row in rows if wanted.matches(row)], reached
+
     async def absent(self) -> Sequence[str]:
         """Return the other servers with this log: none."""
         return ()
@@ -197,6 +204,10 @@ class DiskArchive:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """Yield the stored rows in batches."""
         return self.history.rows(first, last)
+
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """Return the next of the wanted rows, and how far was read for them."""
+        return self.history.next_rows(first, last, wanted)
 
     async def absent(self) -> Sequence[str]:
         """Return the other servers with this log: none."""

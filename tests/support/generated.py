@@ -28,6 +28,36 @@ def log_events() -> Iterator[str]:
         yield f"| `{name}` | {event.meaning} |"
 
 
+def lake_tables() -> Iterator[str]:
+    """Yield the lines of a Markdown table with all tables of the lake, and how they are laid out."""
+    from halley.pipeline.lake.dictionary import DICTIONARY
+    from halley.pipeline.lake.tables import TABLES as SHAPES
+
+    yield "| table | layer | a row is | partitioned by | rows of a file ordered by | files ordered by |"
+    yield "|---|---|---|---|---|---|"
+    for name, entry in DICTIONARY.items():
+        shape = SHAPES[name]
+        layout = [", ".join(f"`{column}`" for column in each) for each in (shape.partition_by, shape.sorted_by)]
+        yield f"| `{name}` | {entry.layer} | {entry.grain} | {' | '.join(layout)} | `{shape.ordered_by}` |"
+
+
+def lake_columns() -> Iterator[str]:
+    """Yield the lines of a Markdown table with the columns of all tables of the lake, those of SQL included."""
+    from halley.pipeline.lake.dictionary import DICTIONARY, LIFTED
+    from halley.pipeline.queries.views import view_of
+
+    yield "| table | column | type | meaning |"
+    yield "|---|---|---|---|"
+    for name in DICTIONARY:
+        view = view_of(Path(name), None)
+        for field in view.schema.fields:
+            kind, meaning = field.dataType.simpleString(), field.metadata["comment"]
+            only = "" if field.name in view.stored.names else "; in SQL only"
+            yield f"| `{name}` | `{field.name}` | `{kind}` | {meaning}{only} |"
+        if name == "events":
+            yield f"| `{name}` | lifted columns | double, bigint, string, boolean | {LIFTED} |"
+
+
 class Table(NamedTuple):
     """A page, the name in the comments around its table, and a function that makes the lines of the table."""
 
@@ -58,6 +88,8 @@ class Table(NamedTuple):
 TABLES = {
     "limits": Table("app/halley/settings/README.md", "limits", limits_table),
     "log events": Table("deploy/README.md", "log events", log_events),
+    "lake tables": Table("app/halley/pipeline/README.md", "lake tables", lake_tables),
+    "lake columns": Table("app/halley/pipeline/README.md", "lake columns", lake_columns),
 }
 
 

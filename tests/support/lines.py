@@ -46,7 +46,7 @@ class Lines(WireProtocol):
         """Yield the number of refused lines."""
         yield Count("halley_lines_refused", "Lines refused, by error.", self.refused, "error")
 
-    def drain(self) -> list[Callable[[float], None]]:
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:
         """Return what closes each connection."""
         return [engine.drained for engine in self.engines]
 

@@ -84,9 +84,14 @@ def rolled_up(lake: Path) -> dict[Key, dict[str, Any]]:
     """Return the rollups in the table, which must have each window once."""
     table = tables.open_table(lake, "rollups")
     rows = [] if table is None else table.dataset().to_table().to_pylist()
-    found = {_key(row): {**_figures(row), "numbers": dict(row["numbers"])} for row in rows}
+    found = {_key(row): {**_figures(row), "numbers": _known(row["numbers"])} for row in rows}
     assert len(found) == len(rows), "a window was committed twice"
     return found
+
+
+def _known(numbers: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return the figures of lifted numbers, without those that numbers of their type do not have."""
+    return {name: {key: each for key, each in figures.items() if each is not None} for name, figures in numbers}
 
 
 def _key(row: dict[str, Any]) -> Key:

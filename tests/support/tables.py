@@ -109,7 +109,7 @@ class EchoTables(WireProtocol):
         """Count the call."""
         self.swept += 1
 
-    def drain(self) -> list[Callable[[float], None]]:
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:
         """Return what releases each client."""
         return [engine.release for engine in self.engines if not engine.lost_times]
 

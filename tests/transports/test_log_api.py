@@ -25,6 +25,7 @@ from halley.transports.api import log as log_api
 from halley.transports.api.identity import NOT_ALLOWED
 from halley.transports.api.parameters import NONE_KNOWN
 
+EXAMPLES = "2026-07-01T12:00:00Z or 2026-07-01T14:00:00.5+02:00"
 TOKEN = "a-token-that-is-long-enough-for-halley"
 ARROW = "application/vnd.apache.arrow.stream"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -36,7 +37,7 @@ async def served():
         given(served)
         served.house.apis.archive().record("a", '{"text":"ü"}', authid="ada", idempotency_key="key-1")
         served.house.apis.archive().record("halley/sessions", '"opened"', audience=Audience(eligible_roles=("admin",)))
-        served.house.apis.archive().record("b", "[1,2.5,null]", role="member", details='{"x":1}')
+        served.house.apis.archive().record("b", "[1,2.5,null]", role="member", details='{"x":1}', protocol="wamp")
         yield served
 
 
@@ -126,6 +127,46 @@ async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatc
     assert answers == 3
 
 
+FILTERED = [
+    ("channel=/a", [1]),
+    ("channel=/**", [1, 3]),
+    ("channel=/halley/*", [2]),
+    ("channel=/none", []),
+    ("protocol=wamp", [3]),
+    ("protocol=nt4", []),
+    ("from_time=2026-07-01T12:00:02Z", [2, 3]),
+    ("from_time=2026-07-01T14:00:02%2B02:00&until_time=2026-07-01T12:00:02.5Z", [2]),
+    ("until_time=2026-07-01T14:00:02+02:00", [1, 2]),
+    ("channel=/**&protocol=wamp&from_offset=3&until_offset=3", [3]),
+    ("channel=/a&from_offset=2", []),
+]
+
+
+@pytest.mark.parametrize(("query", "expected"), FILTERED)
+async def test_only_some_rows(query, expected, http):
+    """All filters apply together, also to rows with an audience; the answer says how far it reaches."""
+    response = await http.get(f"/log?{query}")
+    assert [row["offset"] for row in rows_of(response)] == expected
+    assert all(Stored(**row).is_intact for row in rows_of(response))
+    assert response.headers["halley-until-offset"] == "3"
+
+
+async def test_the_rest_of_a_long_range_has_the_same_filters(served, http, monkeypatch):
+    """Many offsets are several answers, of which most have no row; the links keep the filters."""
+    monkeypatch.setattr(log_api, "MOST_ROWS", 100)
+    archive = served.house.apis.archive()
+    for number in range(500):
+        archive.record("rare/one" if number % 250 == 0 else "a")
+    found, url, reached = [], "/log?channel=/rare/*&until_offset=500", []
+    while url:
+        response = await http.get(url)
+        found += [row["offset"] for row in rows_of(response)]
+        reached.append(int(response.headers["halley-until-offset"]))
+        url = response.links.get("next", {}).get("url")
+    assert found == [4, 254]
+    assert reached == [100, 200, 300, 400, 500]
+
+
 BAD = [
     *(
         (f"{name}={value}", f"{name}: expected an offset, a whole number of at least 1")
@@ -136,6 +177,21 @@ BAD = [
     ("from_offset=1&from_offset=1", "duplicate parameter"),
     ("from_offset=%ff", "the query is not UTF-8"),
     ("from_offset=5", log_api.AHEAD),
+    *(
+        (f"channel={value}", "channel: expected a channel, or one that ends in /* or /**")
+        for value in ("", "a", "/", "/a b", "/*/a", "/**/")
+    ),
+    *(
+        (f"protocol={value}", "protocol: expected the name of a protocol, such as bayeux, wamp or nt4")
+        for value in ("", "a%20b", "a" * 33)
+    ),
+    *(
+        (f"{name}={value}", f"{name}: expected an RFC 3339 time with its offset, such as {EXAMPLES}")
+        for name in ("from_time", "until_time")
+        for value in ("", "yesterday", "2026-07-01", "2026-07-01T12:00:00", "1782907200")
+    ),
+    ("channel=/a&channel=/b", "duplicate parameter"),
+    ("topic=/a", log_api.UNKNOWN),
 ]
 
 

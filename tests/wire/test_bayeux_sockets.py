@@ -129,6 +129,16 @@ async def test_bw31_events_of_a_session_on_a_socket_do_not_ride_on_replies_to_po
 
 
 @pytest.mark.faces(SHORT_WAY, RECORDED)
+async def test_bw8_a_publishers_own_event_and_the_reply_share_a_frame():
+    """BW8: also where it must be on disk before."""
+    async with serving(brisk()) as served:
+        socket = await BayeuxWire.join(served, "/a")
+        for number in range(3):
+            event, reply = await socket.ask(publish("/a", number, clientId=socket.client_id, id="p"))
+            assert (event["data"], reply["id"]) == (number, "p")
+
+
+@pytest.mark.faces(SHORT_WAY, RECORDED)
 async def test_bw18_several_publishes_in_a_frame_are_answered_in_order():
     """BW18: also where each must be on disk before."""
     async with serving(brisk()) as served:

@@ -329,6 +329,20 @@ async def test_a_drain_ends_streams_so_that_their_readers_come_back(tmp_path):
         assert (await status(served, "/events/a"))[0] == 503
 
 
+async def test_a_drain_spreads_when_readers_come_back():
+    """Each browser is told a time of its own, over as long as the drain takes; lines have no such word."""
+    async with serving(brisk(drain={"spread_s": 0.5, "clients_per_s": 1})) as served:
+        streams = [await StreamReader.open(served, "/events/a") for _ in range(20)]
+        lines = await StreamReader.open(served, "/events/a", accept="application/x-ndjson")
+        await served.house.lifecycle.drain()
+        for stream in streams:
+            assert stream.source.feed(await stream.rest()) == []
+        times = [stream.source.retry_ms for stream in streams]
+        assert all(1000 <= each <= 1500 for each in times)
+        assert len({*times}) > 10, times
+        assert await lines.rest() == b""
+
+
 async def test_who_leaves_is_forgotten():
     """By closing, by half-closing and by a reset."""
     async with serving(brisk()) as served:

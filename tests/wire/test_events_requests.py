@@ -250,6 +250,21 @@ async def test_over_a_limit_a_browser_comes_back_later_and_others_get_503(change
         assert (await StreamReader.open(served, "/events/a")).response.status == 200
 
 
+async def test_where_the_history_takes_too_long_a_browser_comes_back_too(tmp_path):
+    """To find the last events it must be read before the stream begins."""
+
+    async def read(query):
+        raise TimeoutError
+
+    async with serving(recorded(tmp_path)) as served:
+        served.house.protocol("events").streams.read = read
+        answer = await ask(served, "/events/a?last=1")
+        assert (answer.status, answer.text, answer.headers["retry-after"]) == (503, events.BUSY, "5")
+        browser = await ask(served, "/events/a?last=1", accept="text/event-stream")
+        assert (browser.status, browser.body) == (200, b"retry: 5000\n\n")
+        assert not served.house.broker.sessions
+
+
 async def test_limits_of_patterns_hold_for_streams():
     """Those of one session; the answer names which."""
     async with serving(brisk(limits={"patterns": 1})) as served:
@@ -378,4 +393,4 @@ async def test_a_full_disk_is_503(tmp_path):
         answer = await ask(served, "/events/a", "POST", b"1")
         assert (answer.status, answer.headers["retry-after"], answer.text) == (503, "5", "history_unavailable")
         await served.house.lifecycle.drain()
-        assert await stream.rest() == b"retry: 1000\nid: 0\n\n"
+        assert await stream.rest() == b"retry: 1000\nid: 0\n\nretry: 1000\n\n"

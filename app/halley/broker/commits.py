@@ -162,7 +162,7 @@ class Commits:
         self._fan_out = fan_out
         self._counted = counted
         self._subscribed = subscribed
-        self.reach: Callable[[int], Awaitable[None]] | None = None
+        self.reach: Callable[[int], Awaitable[bool]] | None = None
         self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
         self._undelivered: dict[object, int] = {}  # how many, by source
@@ -178,12 +178,13 @@ class Commits:
         log: Log,
         head: int,
         share: Callable[[Event], None] | None = None,
-        reach: Callable[[int], Awaitable[None]] | None = None,
+        reach: Callable[[int], Awaitable[bool]] | None = None,
     ) -> None:
         """Begin to use a log, of which `head` is the last offset.
 
         `share` and `reach` are given where other servers have the same log. The first sends them an event that is not
-        recorded. The second waits, not for long, until this server has got as far as an offset that they have reached.
+        recorded. The second waits, not for long, until this server has got as far as an offset that they have reached;
+        it returns False if the server has not, and is cut off from them.
         """
         self.log, self._share, self.reach = log, share, reach
         self.tail.skip_to(head)

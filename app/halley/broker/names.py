@@ -91,10 +91,13 @@ def escaped(text: str) -> str:
 
 
 def unescaped(canonical: str) -> str:
-    """The literal text of a canonical segment; the inverse of `escaped`."""
+    """The literal text of a canonical segment; the inverse of `escaped`.
+
+    The space of a realm of WAMP is no such segment: what its escapes stand for may be no text, and becomes U+FFFD.
+    """
     if "!" not in canonical:
         return canonical
-    return _BYTE.sub(lambda pair: bytes.fromhex(pair[1].decode()), canonical.encode()).decode()
+    return _BYTE.sub(lambda pair: bytes.fromhex(pair[1].decode()), canonical.encode()).decode(errors="replace")
 
 
 def is_plain_in_channel(char: str) -> bool:

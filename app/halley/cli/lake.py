@@ -23,7 +23,7 @@ import click
 
 from halley.broker.errors import InvalidName
 from halley.broker.events import to_ns
-from halley.cli.channels import erasure_of, pattern_of
+from halley.cli.channels import erasure_of, pattern_of_name
 from halley.cli.options import client_of, named, server_options
 from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
@@ -102,11 +102,11 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to thi
 @click.option("--explain", is_flag=True, help="Instead, print which files would be read, and the plan.")
 @spark_options
 def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> int:
-    """Run a QUERY in Spark's SQL on the lake.
+    """Run a QUERY in Spark's SQL on the lake, or SHOW TABLES, SHOW COLUMNS, DESCRIBE or EXPLAIN.
 
-    The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
-    each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
-    rows, according to the tables' statistics, are not read.
+    The views are events, rejected, gaps, mismatches, rollups, sessions and alerts. Each view with a topic has its
+    channel, too, and its name as its publisher writes it; each column that ends in _us also exists as a timestamp
+    (UTC): time_us as time. Files that cannot have matching rows, according to the tables' statistics, are not read.
     """
     from halley.pipeline.queries.sql import ask
 
@@ -125,7 +125,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @_OUT
 @spark_options
 def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> int:
-    """Print the busiest channels."""
+    """Print the busiest channels, with the names that most of their events were published to."""
     from halley.pipeline.queries.sql import top as ask
 
     since_us = None if last is None else int((time.time() - last) * 1_000_000)
@@ -133,27 +133,31 @@ def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path 
 
 
 @lake_group.command()
-@click.argument("channel")
+@click.argument("name")
 @_FROM
 @_TO
 @click.option("--limit", type=click.IntRange(1), help="The maximum number of events. [default: all]")
 @lake_options
-def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int | None, place: Place) -> None:
-    """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first.
+def history(*, name: str, from_us: int | None, to_us: int | None, limit: int | None, place: Place) -> None:
+    """Print the events of a channel, a pattern or a NAME, one JSON object a line, oldest first.
+
+    A NAME such as com.shop.order is a URI of WAMP, of the first realm; one that begins with a slash and is not a
+    channel is a name of NetworkTables. Events of all protocols on that topic are printed.
 
     This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
     events: audiences and access rules are enforced by servers only.
     """
     from halley.pipeline.queries.events import Selection, lines
 
-    selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
+    selection = Selection(pattern_of_name(name, _NO_BOUNDS), from_us, to_us)
 
     events = islice(chain.from_iterable(lines(place.lake, selection)), limit)
     _print(f"{line.translate(CONTROLS)}\n" for line in events)
 
 
 @lake_group.command()
-@click.option("--channel", required=True, help="The channel to replay, or a pattern such as /plc/**.")
+@click.option("--channel", required=True,
+              help="The channel to replay, a pattern such as /plc/**, or a name in WAMP or NetworkTables.")  # fmt: skip
 @_FROM
 @_TO
 @click.option("--speed", type=_speed, default="1x", show_default=True, metavar="SPEED",
@@ -190,7 +194,7 @@ def replay(  # noqa: PLR0913 - one for each option
         to_topic(prefix, _NO_BOUNDS)
     except InvalidName:
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
-    plan = Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
+    plan = Plan(Selection(pattern_of_name(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
     client = client_of(Client, server, token)
     return run(_replay(client, place.lake, plan, is_new=restart))
 
@@ -215,19 +219,21 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
 
 @lake_group.command()
-@click.argument("channel", required=False)
-@click.option("--publisher", metavar="AUTHID", help="Instead of a channel: an authid's events, and those about it.")
+@click.argument("name", required=False)
+@click.option("--publisher", metavar="AUTHID", help="Instead of a name: an authid's events, and those about it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @lake_options
-def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Place) -> None:
-    """Erase the rows of a CHANNEL or pattern permanently, from every table and from the disk.
+def forget(*, name: str | None, publisher: str | None, yes: bool, place: Place) -> None:
+    """Erase the rows of a channel, a pattern or a NAME permanently, from every table and from the disk.
+
+    A NAME is one in WAMP or NetworkTables, as for `halley lake history`; the whole topic is erased.
 
     If the log still has these events, purge them there first (halley history purge): otherwise an ingest into a new
     lake would bring them back.
     """
     from halley.pipeline.lake import forget as erasing
 
-    erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
+    erasure = erasure_of(named(name, publisher, is_sure=yes), place.settings, pattern_of_name)
 
     with lake_bar("erasing", place.lake, writes=True) as bar:
         erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
@@ -288,10 +294,8 @@ def _answer(
             stack.callback(spark.stop)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's calls Java in the middle of a call
             found = ask(spark)
-            if explains:
-                for reading in found.readings:
-                    click.echo(f"reads {reading}; no other file can have matching rows")
-                click.echo(found.plan)
+            if explains or found.explained:
+                _put([f"{found.plan}\n"], out)
                 return DONE
             with computing():
                 _write(found, form, out)
@@ -317,6 +321,11 @@ def _write(found: Answer, form: str, out: Path | None) -> None:
         texts = output.as_csv(found.rows)
     else:
         texts = (line.translate(CONTROLS) for line in output.as_json(found.rows))
+    _put(texts, out)
+
+
+def _put(texts: Iterable[str], out: Path | None) -> None:
+    """Write to a new file, or without one to standard output."""
     if out is None:
         _print(texts)
         return

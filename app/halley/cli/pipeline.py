@@ -38,7 +38,7 @@ Work = Callable[..., int | None]
 NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
 _MODULES = ("pyspark", "deltalake", "pyarrow")
 
-TABLES = ("events", "rejected", "gaps", "rollups", "sessions", "alerts")
+TABLES = ("events", "rejected", "gaps", "mismatches", "rollups", "sessions", "alerts")
 
 
 # Options

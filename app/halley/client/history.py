@@ -42,7 +42,7 @@ class HistoryClient:
         cursor: dict[str, str] = {}
         while True:
             async with self._stream("GET", f"history{quote(channel, safe='/*!~()$@')}", {**filters, **cursor}) as page:
-                yield [line async for line in page.aiter_lines()]
+                yield [line async for lines in _lines(page) for line in lines]
                 following = _next(page, "cursor")
             if following is None:
                 return
@@ -77,8 +77,9 @@ class HistoryClient:
         also has `missing`, the names of nodes that will erase later, if there are any. Raises `ClientError`.
         """
         async with self._stream("POST", "log/purge", {}, json=what) as answer:
-            async for line in answer.aiter_lines():
-                yield {**json.loads(line)}
+            async for lines in _lines(answer):
+                for line in lines:
+                    yield {**json.loads(line)}
 
     @asynccontextmanager
     async def _stream(
@@ -108,7 +109,10 @@ def _next(page: httpx.Response, parameter: str) -> str | None:
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[list[str]]:
-    """Yield the complete lines of each part of the response as it is received."""
+    """Yield the complete lines of each part of the response as it is received.
+
+    Only a line feed ends one: httpx's own lines end at U+2028 too, for example, which JSON strings may contain.
+    """
     rest = b""
     async for part in answer.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")

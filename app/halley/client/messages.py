@@ -37,13 +37,15 @@ class Keyed:
     """An event to publish once, even if it is sent several times with its key.
 
     `data` is any JSON value, `key` an idempotency key of up to 128 characters. `audience` has the form of
-    `ext.audience` (`halley/history/README.md`); None: all subscribers.
+    `ext.audience` (`halley/history/README.md`); None: all subscribers. With `after`, another key, the server refuses it
+    with `412:...` unless it remembers a publish with either of the two keys.
     """
 
     channel: str
     data: Any
     key: str
     audience: Mapping[str, Any] | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,12 +122,16 @@ class StoreWriter:
         """The events of this node that are not written."""
         return [entry for entry in self._unwritten if isinstance(entry, Pending)]
 
-    async def reach(self, offset: int) -> None:
-        """Wait until all events up to an offset are delivered here, for `_REACH_S` at most."""
+    async def reach(self, offset: int) -> bool:
+        """Wait until all events up to an offset are delivered here, for `_REACH_S` at most.
+
+        False if they are not, and other nodes may have them: this one gets nothing of the stream at present.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_REACH_S):
                 while self._commits.tail.head < offset:
                     await self._delivered.wait()
+        return self._commits.tail.head >= offset or self._availability.refusal is None
 
     # What the store reports
 

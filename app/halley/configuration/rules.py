@@ -21,6 +21,7 @@ from halley.configuration.protection import pattern_of_rule, unprotected_hosts
 from halley.configuration.values import BadSettings, Problem, as_toml, entry_key, plain_key
 from halley.history.rules import parse_age
 from halley.history.stored import COLUMNS
+from halley.protocols import names
 from halley.protocols.bayeux.names import META, Bounds, to_pattern
 from halley.protocols.nt4.names import BASE as NT4_PATH
 from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
@@ -40,7 +41,7 @@ _EXT_FIELD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
+_LAKE_COLUMNS = ("day", "time", "channel", "name", "fault", "fault_last")
 NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _NODE = re.compile(r"[A-Za-z0-9-]{1,63}")
 """As long as the name of a pod or a host may be (RFC 1123, 2.1)."""
@@ -330,7 +331,7 @@ def _lift(settings: Settings) -> Broken:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     types: dict[str, str] = {}
     for number, lift in enumerate(settings.lift):
-        yield from _pattern(entry_key("lift", number, "pattern"), lift.pattern, bounds)
+        yield from _pattern(entry_key("lift", number, "pattern"), lift.pattern, bounds, names.to_pattern)
         yield from _unlike(entry_key("lift", number, "pointer"), [lift.pointer], _POINTER, "a JSON Pointer")
         key = entry_key("lift", number, "column")
         if not _COLUMN.fullmatch(lift.column):

@@ -17,6 +17,7 @@ their own threads. Nothing here uses the event loop, and nothing is awaited.
 
     segment_reader.py    what a segment can be asked for; the pool of open ones: which has an offset, which are verified
     query.py             a query's filters, and the ways to read one segment by them
+    row_filter.py        the rows that programs want which read the whole log: by topic, protocol and time
     reader.py            a query's page, or all rows, from one segment after another
     recent_keys.py       the idempotency keys that a server remembers when it starts
 

@@ -31,6 +31,7 @@ from halley.history.recent_keys import RecentKey, recent_keys
 from halley.history.recovery import Recovery
 from halley.history.retention import Retention
 from halley.history.rewriting import Salvaged
+from halley.history.row_filter import RowFilter
 from halley.history.rules import NEVER, Rules
 from halley.history.seals import Sealer
 from halley.history.segment_reader import SegmentGone, SegmentPool
@@ -292,6 +293,10 @@ class History:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The rows between two offsets, both included; see `LogReader.rows`."""
         return self._reader.rows(first, min(last, self.head))
+
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """The next of the wanted rows between two offsets, and how far that was read; see `LogReader.next_rows`."""
+        return self._reader.next_rows(first, min(last, self.head), wanted)
 
     def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from heapq import merge as merged
 from itertools import islice
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from halley.broker.names import Match, Pattern, matcher, span
 from halley.broker.ports import Query
@@ -37,11 +37,44 @@ _SEARCH_ROWS = 40
 _audience_of = lru_cache(1_000)(audience_of)
 
 
+class Filter(Protocol):
+    """What a scan of a segment needs to know of what is wanted: `QueryFilter`, or `row_filter.RowFilter`."""
+
+    @property
+    def times_us(self) -> tuple[int | None, int | None]:
+        """The bounds of the events' time, both included; None where there is no bound."""
+
+    @property
+    def protocol(self) -> str | None:
+        """The publishers' protocol; None: any."""
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether only the topics of `exact` and `wide` are wanted."""
+
+    @property
+    def exact(self) -> list[str]:
+        """The topics that are wanted by name."""
+
+    @property
+    def wide(self) -> list[tuple[Pattern, int]]:
+        """The patterns other than exact ones, each with the offset after which its events are wanted."""
+
+    def first_visible(self, topic: str) -> int:
+        """The first offset at which a topic's event is wanted; `NEVER` if there is none."""
+
+    def admits(self, audience: str | None) -> bool:
+        """Whether events for an audience, given as its JSON text, are wanted."""
+
+
 class QueryFilter:
     """The filters of one query that look at a single event.
 
     `wide` are its patterns other than exact ones, each with the offset after which its events are wanted.
     """
+
+    protocol = None
+    has_patterns = True
 
     def __init__(self, query: Query, rules: Rules) -> None:
         self._query = query
@@ -150,9 +183,9 @@ class TopicAudience(NamedTuple):
 
 
 class SegmentScan:
-    """Reads one segment for one query."""
+    """Reads one segment for one query, or for a part of the whole log."""
 
-    def __init__(self, reader: SegmentReader, wanted: QueryFilter, budget: Budget, *, is_reverse: bool) -> None:
+    def __init__(self, reader: SegmentReader, wanted: Filter, budget: Budget, *, is_reverse: bool) -> None:
         self._reader = reader
         self._wanted = wanted
         self._budget = budget
@@ -164,7 +197,7 @@ class SegmentScan:
 
     def run(self, low: int, high: int) -> Iterator[Batch]:
         """Read the wanted events between two offsets. Raises `Corrupt`."""
-        found = self.topic_audiences()
+        found = self.topic_audiences() if self._wanted.has_patterns else None
         if found == []:
             return
         if self._wanted.times_us != (None, None):
@@ -234,7 +267,7 @@ class SegmentScan:
 
     def _over_all(self, low: int, high: int) -> Iterator[Batch]:
         for first, last in _windows(low, high, 2 * _MOST_AT_ONCE, _WINDOW, is_reverse=self._is_reverse):
-            window = self._reader.window(first, last, self._refused[:MOST_PAIRS])
+            window = self._reader.window(first, last, self._refused[:MOST_PAIRS], self._wanted.protocol)
             self._budget.spend(last - first + 1)
             offsets = self._candidates(window)
             if self._is_reverse:

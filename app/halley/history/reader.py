@@ -18,10 +18,14 @@ from halley.broker.names import Pattern
 from halley.broker.ports import Page, Query, UnknownPublication
 from halley.history.damage import Corrupt, joined, outside
 from halley.history.folder import Folder, Segment, begin_of
-from halley.history.query import Batch, Budget, QueryFilter, SegmentScan
+from halley.history.query import Batch, Budget, Filter, QueryFilter, SegmentScan
+from halley.history.row_filter import RowFilter
 from halley.history.rules import NEVER, Rules
 from halley.history.segment_reader import Bounds, SegmentGone, SegmentPool
 from halley.history.stored import Stored, event_of
+
+_PART_ROWS, _PART_BYTES = 256, 1_048_576
+"""The rows that `LogReader.next_rows` returns at a time, approximately, or the bytes of their payloads."""
 
 
 class LogReader:
@@ -163,7 +167,7 @@ class LogReader:
         start = max(self._rules.start_of(pattern), begin)
         return asked, max(asked, start)
 
-    def _batches(self, bounds: Bounds, wanted: QueryFilter, budget: Budget) -> Iterator[Batch]:
+    def _batches(self, bounds: Bounds, wanted: Filter, budget: Budget) -> Iterator[Batch]:
         """The rows within the bounds, segment by segment. Raises `SegmentGone`, `Corrupt`."""
         while not bounds.is_empty:
             with self._pool.part(bounds) as (reader, part):
@@ -194,6 +198,34 @@ class LogReader:
                 continue  # in the segments of now
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), str(self._folder.path)) from error
+
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """The next of the wanted rows between two offsets, both included, and the last offset that was read for them.
+
+        There are few of them, or none, where reading goes on behind that offset. It takes bounded work, as a page does.
+
+        What cannot be read is passed over: it is in a hole or in a damaged segment, which is listed as such from then
+        on, or was deleted by retention. Blocks. Raises `OSError`.
+        """
+        self._pool.prune()
+        budget = Budget(_PART_ROWS)
+        rows: list[Stored] = []
+        nbytes = 0
+        bounds = Bounds(first, last, is_reverse=False)
+        while not bounds.is_empty:
+            try:
+                for batch in self._batches(bounds, wanted, budget):
+                    found = [row for row in batch.rows if wanted.matches(row)]
+                    rows += found
+                    nbytes += sum(len(row.payload or "") for row in found)
+                    bounds = bounds.beyond(batch.reached)
+                    if budget.is_spent or len(rows) >= _PART_ROWS or nbytes >= _PART_BYTES:
+                        return rows, batch.reached
+            except (SegmentGone, Corrupt):
+                continue  # from the offset it has reached, in the segments of now
+            except sqlite3.Error as error:
+                raise OSError(errno.EIO, str(error), str(self._folder.path)) from error
+        return rows, last
 
     def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""

@@ -32,7 +32,9 @@ from halley.history.stored import COLUMNS, Stored
 MOST_IDLE = 64
 """Idle connections at most. A log of 1 GiB has 16 segments; a connection may hold 512 KiB of pages."""
 
-_BATCH_ROWS = 256
+_BATCH_ROWS, _BATCH_BYTES = 256, 4_194_304
+"""The maximum of rows in a batch, and about how many bytes it may have of a full segment with rows of one size."""
+
 _COLUMNS = ", ".join(COLUMNS)
 _ROWS = f"""
     select json_group_array(json_array({_COLUMNS}))
@@ -40,7 +42,7 @@ _ROWS = f"""
 """  # noqa: S608 - the columns' own names
 _ROWS_BETWEEN = f"""
     select json_group_array(json_array({_COLUMNS}))
-    from (select {_COLUMNS} from events where offset between ? and ? order by offset limit {_BATCH_ROWS})
+    from (select {_COLUMNS} from events where offset between ? and ? order by offset limit ?)
 """  # noqa: S608
 _ERASED = """
     select json_group_array(offset) from stored
@@ -75,7 +77,8 @@ _OFFSETS = """
 _OFFSETS_UP, _OFFSETS_DOWN = _OFFSETS.replace("ORDER", "asc"), _OFFSETS.replace("ORDER", "desc")
 _WINDOW = """
     select json_group_array(json_array(offset, topic_id, audience_id)) from stored
-    where offset between ? and ? and audience_id not in (select value from json_each(?))
+    where offset between ?1 and ?2 and audience_id not in (select value from json_each(?3))
+        and (?4 is null or protocol = ?4)
 """
 _NUMBERED = """
     select json_group_array(json_array(id, NAME)) from NAMEs where id in (select value from json_each(?))
@@ -128,13 +131,17 @@ class SegmentReader:
 
         Whether offsets are missing is left to the caller, who knows the holes.
         """
+        segment, most = self.segment, _BATCH_ROWS
+        if segment.last is not None and segment.nbytes:
+            fitting = _BATCH_BYTES * (segment.last - segment.first + 1) // segment.nbytes
+            most = max(1, min(most, fitting))
         while low <= high:
-            rows = [Stored(*values) for values in self._array(_ROWS_BETWEEN, low, high)]
+            rows = [Stored(*values) for values in self._array(_ROWS_BETWEEN, low, high, most)]
             if not all(row.is_intact for row in rows):
                 raise Corrupt(self.segment.path)
             if rows:
                 yield rows
-            if len(rows) < _BATCH_ROWS:
+            if len(rows) < most:
                 return
             low = rows[-1].offset + 1
 
@@ -169,12 +176,17 @@ class SegmentReader:
         """The (number, audience) of the audiences with these numbers."""
         return self._array(_AUDIENCES_NUMBERED, orjson.dumps(numbers).decode())
 
-    def window(self, low: int, high: int, without: Sequence[int]) -> list[tuple[int, int, int]]:
+    def window(self, low: int, high: int, without: Sequence[int], protocol: str | None) -> list[tuple[int, int, int]]:
         """The (offset, topic number, audience number) of each row in a range, except the audiences `without`.
 
-        Oldest first.
+        Only those of a `protocol`, unless it is None. Oldest first.
         """
-        return self._array(_WINDOW, low, high, orjson.dumps(without).decode())
+        return self._array(_WINDOW, low, high, orjson.dumps(without).decode(), protocol)
+
+    def count(self, low: int, high: int) -> int:
+        """The number of rows from `low` to `high`."""
+        found: int = self._value("select count(*) from stored where offset between ? and ?", low, high)
+        return found
 
     def within_time(self, low: int, high: int, since_us: int | None, until_us: int | None) -> tuple[int, int]:
         """The shortest range of offsets between `low` and `high` that has all rows of a time, both ends included.

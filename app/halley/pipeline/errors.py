@@ -31,7 +31,10 @@ def no_lake(lake: object) -> JobRejected:
 _RAISED = re.compile(
     r"^\s*(?:[A-Za-z_][\w.]*: )*halley\.pipeline(?:\.\w+)*\.(?P<name>\w+): (?P<message>.+?)\s*$", re.MULTILINE
 )
-_WITH_TRACE = re.compile(r"^(?P<name>\w*(?:Error|Exception|Interrupt)): (?P<message>.+)$", re.MULTILINE)
+_TRACE = "Traceback (most recent call last):"
+_AFTER_TRACE = re.compile(rf"{re.escape(_TRACE)}\n(?:[ \t].*\n|\n)*(?P<raised>\S.*(?:\n.*)?)")
+"""A trace, whose lines are indented, and the first two lines of what was raised: `NAME: MESSAGE`, or only `NAME`."""
+
 _MOST_CHARS = 400
 
 
@@ -51,13 +54,16 @@ def cause_of(error: BaseException) -> PipelineError:
         return kinds.get(match["name"], JobFailed)(match["message"])
     if "No space left on device" in text:  # the disk of the lake, of its checkpoints, or of Spark's own files
         return JobFailed("a disk that Spark writes to is full: make room, and run the same command again")
-    raised = _WITH_TRACE.findall(text)
-    if raised and "Traceback (most recent call last)" in text:
-        name, message = raised[-1]
-    else:
-        name, message = "", next(filter(None, map(java_message, _chain(error))), text)
-    message = message.strip().partition("\n")[0]
-    return JobFailed(f"Spark failed: {f'{name}: ' * bool(name)}{message or type(error).__name__}"[:_MOST_CHARS])
+    raised = [each for each in _AFTER_TRACE.findall(text) if not each.startswith("py4j.")]  # those only wrap Java's
+    message = raised[-1] if raised else next(filter(None, map(java_message, _chain(error))), text)
+    return JobFailed(f"Spark failed: {_sentence(message) or type(error).__name__}"[:_MOST_CHARS])
+
+
+def _sentence(text: str) -> str:
+    """Return the first line of an error's text; where that has only its name, also the one that follows."""
+    lines = [line.strip() for line in text.partition(_TRACE)[0].splitlines() if line.strip()]
+    first, *others = lines or [""]
+    return f"{first} {others[0]}" if first.endswith(":") and others else first
 
 
 def java_message(error: BaseException) -> str | None:

@@ -263,6 +263,10 @@ class WireProtocol:
         """The metrics that only this protocol has; sessions, throughput and delays are measured for all alike."""
         return ()
 
-    def drain(self) -> Collection[Callable[[float], None]]:
-        """Stop accepting sessions; return a function for each client, which releases it at the time it is called."""
+    def drain(self, spread_s: float) -> Collection[Callable[[float], None]]:  # noqa: ARG002 - for those that advise
+        """Stop accepting sessions; return a function for each client, which releases it at the time it is called.
+
+        They are called over `spread_s` seconds. Where the protocol can say when a client is to come back, that is
+        spread over as long, so that not all come at once to a server that has just started.
+        """
         return ()

@@ -83,7 +83,7 @@ class Server:
             node_of=None if others is None else others.node_of,
             lazy=settings.lazy,
         )
-        self._bayeux = BayeuxProtocol(self.engine, self._drain_s, waits.wait)
+        self._bayeux = BayeuxProtocol(self.engine, waits.wait)
         parts = Parts(
             settings,
             self.broker,

@@ -20,6 +20,7 @@ from halley.history.damage import Damage
 from halley.history.folder import FolderUnusable, is_of_keeper
 from halley.history.history import History
 from halley.history.rewriting import concerned_by
+from halley.history.row_filter import RowFilter
 from halley.history.rules import NEVER
 from halley.history.stored import Stored
 from halley.protocols.contract import Count
@@ -203,6 +204,10 @@ class FolderLog:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
         return self.history.rows(first, last)
+
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """The next of the wanted rows between two offsets, and the last offset read; see `LocalArchive.next_rows`."""
+        return self.history.next_rows(first, last, wanted)
 
     async def absent(self) -> Sequence[str]:
         """Other servers with this log that have not erased what was erased; see `LocalArchive.absent`."""

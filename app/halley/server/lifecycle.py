@@ -118,7 +118,7 @@ class Lifecycle:
         telemetry.log.info("draining", holds=self._holds())
         await self._pause(self._options.not_ready_s, is_forced)
         spread_s = self._drain_s()
-        releases = [release for mount in self._mounts for release in mount.protocol.drain()]
+        releases = [release for mount in self._mounts for release in mount.protocol.drain(spread_s)]
         random.shuffle(releases)
         began = monotonic()
         for count, release in enumerate(releases):

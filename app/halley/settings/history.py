@@ -102,10 +102,13 @@ Scalar = Literal["double", "long", "string", "boolean"]
 class Lift:
     """One lifted column, a table [[lift]]: a scalar at the same place of many payloads gets its own column in the lake.
 
-    The column is null where the scalar is missing or has another type.
+    The column is null where the scalar is missing or has another type; the table `mismatches` has how often it had one.
     """
 
-    pattern: str = knob(MISSING, why="the channels: one, or a pattern such as /chat/*, /chat/** or /**")
+    pattern: str = knob(
+        MISSING,
+        why="the channels: one, or a pattern such as /chat/*, /chat/** or /**; or a name in WAMP or NetworkTables",
+    )
     pointer: str = knob(
         MISSING,
         why="the place in the payload, a JSON Pointer (RFC 6901): /price, /position/0; empty: the whole payload",
@@ -173,7 +176,10 @@ class Pipeline:
     )
     silence_s: float = knob(60.0, unit="s", low=1, why="an alert if a steady channel has no events for this long")
     publish_s: float = knob(
-        60.0, unit="s", low=1, why="for results to reach the server; then the job ends with an error"
+        120.0,
+        unit="s",
+        low=1,
+        why="without a result that reaches the server, after which the job fails; an outage of a minute is waited for",
     )
     vacuum_age: str = knob(
         "7d", why="how long files are kept that no table uses any more; readers may still have them open"

@@ -11,6 +11,7 @@ at once, and at the level that takes longest, while nobody else is served.
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -19,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from halley.transports.head import Header, weights
 
-try:
+if sys.version_info >= (3, 14):
     from compression import zstd
-except ImportError:  # before Python 3.14
-    zstd = None  # type: ignore[assignment,unused-ignore]
+else:
+    from backports import zstd
 
 LEAST_BYTES = 1_024
 """What is smaller fits into a packet as it is."""
@@ -61,7 +62,7 @@ def encoder(coding: str, level: int) -> Encoder:
 
 
 def coding_of(scope: Scope) -> str:
-    """The coding for a response, as its request wants it most: zstd if it is named and there is one, or gzip, or none.
+    """The coding for a response, as its request wants it most: zstd if it is named, or gzip, or none.
 
     Empty without one, also where the client gives gzip less weight than no coding.
     """
@@ -70,7 +71,7 @@ def coding_of(scope: Scope) -> str:
         return ""
     wanted = weights(b",".join(fields).decode("latin-1"))
     by_gzip = wanted.get(GZIP, wanted.get("*", 0.0))
-    by_zstd = wanted.get(ZSTD, 0.0) if zstd is not None else 0.0
+    by_zstd = wanted.get(ZSTD, 0.0)
     best = max(by_gzip, by_zstd)
     if best <= 0 or best < wanted.get("identity", 0.0):
         return ""

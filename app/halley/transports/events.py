@@ -62,6 +62,7 @@ UNACCEPTABLE = "expected Accept to allow text/event-stream or application/x-ndjs
 NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
 DENIED = "the server's policy does not allow subscribing to that"
 NO_ROOM = "no room for another stream; try again later"
+BEHIND = "this node is cut off from its cluster, and behind that position; try again later"
 BUSY = "reading the history took too long; try again later"
 
 _UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
@@ -122,12 +123,19 @@ class EventsEndpoint(Endpoint):
             await self._publish(channel, caller, token, AsgiConnection(self._engine, scope, receive, send))
             return
         asked = self._read(channel, pairs, head)
-        beginning = await self._admit(asked, caller, head)
         if head.method == "HEAD":
+            await self._admit(asked, caller, head)
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(asked.form, scope)})
             await send({"type": "http.response.body", "body": b""})
-        else:
+            return
+        try:
+            beginning = await self._admit(asked, caller, head)
             await self._stream(asked, beginning, caller, scope, receive, send)
+        except Rejection as rejection:
+            if rejection.status != 503 or not asked.can_come_back:
+                raise
+            self._note(rejection, head)
+            await respond(send, 200, self._headers(asked.form, scope), SSE.begin(None, LATER_S))
 
     def _caller(self, head: Head, pairs: list[tuple[str, str]]) -> tuple[Caller, str | None]:
         """Who asks, and the token that proves it. Raises `Rejection`."""
@@ -196,7 +204,9 @@ class EventsEndpoint(Endpoint):
             raise Rejection(403, DENIED)
         commits = self._engine.broker.commits
         if beginning.after is not None and commits.reach is not None and beginning.after > commits.tail.head:
-            await outcome_of(commits.reach(beginning.after), self._settings.history.read_s)
+            is_known, _ = await outcome_of(commits.reach(beginning.after), self._settings.history.read_s)
+            if is_known is False:  # that position may be one of the log: as of another, the reader would get it twice
+                raise Rejection(503, BEHIND, headers=(RETRY_AFTER,))
         if asked.last and commits.log is not None:
             beginning = beginning._replace(after=await self._before_last(asked, caller), log=None)
         for pattern in patterns:  # again: the rules may have changed meanwhile
@@ -224,7 +234,7 @@ class EventsEndpoint(Endpoint):
     async def _stream(
         self, asked: Asked, beginning: Beginning, caller: Caller, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Begin a stream; under a foreign server, serve it to its end."""
+        """Begin a stream; under a foreign server, serve it to its end. Raises `Rejection`."""
         head, headers, form = head_in(scope), self._headers(asked.form, scope), asked.form
         connection = host_connection(scope)
         link: Any = None
@@ -236,12 +246,7 @@ class EventsEndpoint(Endpoint):
         try:
             engine, first = self._events.open(beginning, link, form, caller.proof, head, monotonic())
         except AtCapacity:
-            busy = Rejection(503, NO_ROOM, headers=(RETRY_AFTER,))
-            if not asked.can_come_back:
-                raise busy from None
-            self._note(busy, head)
-            await respond(send, 200, headers, SSE.begin(None, LATER_S))
-            return
+            raise Rejection(503, NO_ROOM, headers=(RETRY_AFTER,)) from None
         except Refusal as refusal:
             raise Rejection(403, f"not allowed: {refusal.reason}") from None
         link.engine = engine

@@ -94,6 +94,35 @@ def test_bw8_events_come_before_the_replies_of_the_same_turn(shore):
     assert [message.get("data", message.get("id")) for message in frame] == [0, 1, 2, "0", "1", "2"]
 
 
+def test_bw8_so_does_an_event_that_had_to_be_stored():
+    """BW8: by one publish or several, of others too, and with nobody else's reply in between."""
+    shore = Shore(history={})
+    peer, other = shore.join("/a"), shore.join("/a")
+    for messages in ([publish("/a", 1, id="1")], [publish("/a", 2, id="2"), publish("/a", 3, id="3")]):
+        peer.say(*({**message, "clientId": peer.client_id} for message in messages))
+        other.say(publish("/a", 9, clientId=other.client_id, id="9"))
+        assert (peer.link.left, other.link.left) == ([], [])
+        shore.house.log.commit(now=shore.house.now)
+        shore.house.turn()
+        data, ids = [message["data"] for message in messages], [message["id"] for message in messages]
+        for each, own in ((peer, ids), (other, ["9"])):
+            (frame,) = each.link.left
+            assert events(frame) == [*data, 9]
+            assert [message["id"] for message in frame[len(data) + 1 :]] == own
+            each.take()
+
+
+def test_bw8_where_it_rides_with_a_connect_the_reply_comes_behind_that():
+    """BW8: the reply to a publish never overtakes what it stands for."""
+    shore = Shore(history={})
+    peer = shore.join("/a", ext={"ack": True})
+    peer.say(socket_connect(peer.client_id, id="held", ext={"ack": 1}))
+    peer.say(publish("/a", 1, clientId=peer.client_id, id="p"))
+    shore.house.log.commit(now=shore.house.now)
+    shore.house.turn()
+    assert [message.get("data", message.get("id")) for message in peer.take()] == [1, "held", "p"]
+
+
 def test_bw9_frames_of_events_end_at_60_000_bytes(shore):
     """BW9: one event alone may be larger."""
     peer = shore.join("/a")

@@ -438,7 +438,7 @@ def test_the_server_leaves():
     world = World()
     peer, timer = world.peer(), world.peer(subprotocol=RTT)
     peer.publish("/x", 1)
-    releases = world.server.drain()
+    releases = world.server.drain(0.0)
     assert releases == [peer.engine.release, timer.engine.release]
     for release in releases:
         release(world.now)

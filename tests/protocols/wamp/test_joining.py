@@ -328,7 +328,7 @@ def test_draining() -> None:
     """W8: a drain sends GOODBYE to all sessions and refuses connections without a session, old and new."""
     world = World()
     joined, stranger = world.joined(), world.peer()
-    releases = world.router.drain()
+    releases = world.router.drain(0.0)
     late = world.peer()
     late.say(hello())
     assert refusal(late) == ("wamp.close.system_shutdown", 1008)

@@ -38,6 +38,7 @@ from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.place import state_folder
 from halley.pipeline.source import open_log
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
@@ -53,6 +54,7 @@ _END_S = 30.0
 """How long to wait at the end for the batch in progress; if it is not done by then, it is done again."""
 
 _POLL_S = 0.2
+_EVENTS = "topic string, time_us long, offset long, protocol string"
 _PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
 _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
@@ -137,10 +139,9 @@ class Alerts(LogJob):
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
         watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
-            events = self.spark.readStream.format("halley").options(**self._source_options).load()
+            events = self.spark.readStream.format("halley").schema(_EVENTS).options(**self._source_options).load()
             return (
                 events.where(is_counted())
-                .select("topic", "time_us", "offset", "protocol")
                 .mapInArrow(_parts, _PARTS)
                 .groupBy("topic")
                 .transformWithState(watcher, tables.ALERT, "Update", "ProcessingTime")
@@ -177,6 +178,7 @@ class Alerts(LogJob):
         channel = to_channel(alert["topic"])
         data = {
             "channel": channel,
+            "name": name_of(alert["topic"], alert["protocol"]),
             "protocol": alert["protocol"],
             "kind": alert["kind"],
             "time": to_text(alert["at_us"]),

@@ -6,9 +6,10 @@ there from columns to rows and back, which took twice the time. A task that is r
 the files that its result names count.
 
 The driver checks that the files account for every offset, and commits. Offsets without an event are committed first: to
-`rejected` those that the log has and the lake cannot hold, to `gaps` those that the log has lost. Then the events are
-committed, with the offset up to which the batch reaches: this commit alone decides. A crash between the two leaves rows
-in `rejected` and `gaps` above that offset; the next batch has the same end, and replaces them.
+`rejected` those that the log has and the lake cannot hold, to `gaps` those that the log has lost; and so is to
+`mismatches` how many values the lifted columns could not take. Then the events are committed, with the offset up to
+which the batch reaches: this commit alone decides. A crash between the two leaves rows in the other tables above that
+offset; the next batch has the same end, and replaces them.
 
 Files that are written belong to no table until the commit, so a killed job is started again with the same command.
 
@@ -21,45 +22,40 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
-from halley.pipeline.lake.commit import (
-    OWNER,
-    VACUUM,
-    Conflict,
-    Step,
-    Unsure,
-    claim,
-    commit_files,
-    commit_rows,
-    unchanged,
-)
-from halley.pipeline.lake.files import Written, add_of, staged, write_files
+from halley.pipeline.lake.commit import OWNER, VACUUM, Conflict, Step, Unsure, claim, commit_files, unchanged
+from halley.pipeline.lake.files import Written, add_of, staged, write_files, write_in_order
 from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
 from halley.pipeline.lake.tables import INGEST, LakeTable
+from halley.pipeline.portions import read
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
 from halley.pipeline.source.log import Head, caught_up, offsets, split
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.options import Options
+from halley.pipeline.source.source import Table
 from halley.settings import Pipeline
 
 _LOST = ("hole", "missing")
-_GAP_COLUMNS = tables.TABLES["gaps"].columns.names
+_RANGES = ("purged", "damaged", *_LOST)
+"""The kinds of rows that are offsets without an event; all others have an event that the lake cannot hold."""
 
 
 class Ingest(LogJob, TurnJob):
@@ -71,10 +67,12 @@ class Ingest(LogJob, TurnJob):
         self._log = open_log(self.log_options)
         self._consumer = consumer("lake", self.lake)
         self._compaction = LiveCompaction(self.lake, self.options)
-        self._lifted = tables.lifted_columns(Lifting(self.lift).columns)
+        self._types = Lifting(self.lift).columns
+        self._lifted = tables.lifted_columns(self._types)
         self._source_options = self.source_options(faults="true", lift=self.lift)
-        self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
+        self._tables: tuple[LakeTable, LakeTable, LakeTable, LakeTable] | None = None
         self._number = 0  # of this ingest among those into a lake in a store
+        self._mismatches: Counter[tuple[str, str]] = Counter()
 
     def once(self) -> Iterator[Progress]:
         """Do all that the log has now, as the lake's only ingest."""
@@ -87,8 +85,9 @@ class Ingest(LogJob, TurnJob):
             yield from super().live(stop)
 
     def counters(self) -> dict[str, int]:
-        """Return the counters of compaction, for the progress line."""
-        return {"files fewer": self._compaction.compacted, "compactions failed": self._compaction.failed}
+        """Return the counters of compaction, and of what lifted columns could not take, for the progress line."""
+        refused = {f"{kind} values for column {name}": count for (name, kind), count in self._mismatches.items()}
+        return {"files fewer": self._compaction.compacted, "compactions failed": self._compaction.failed} | refused
 
     def step(self) -> Progress:
         """Do one turn: a batch, if there is anything new. Raises `JobRejected`, `JobFailed`."""
@@ -120,13 +119,14 @@ class Ingest(LogJob, TurnJob):
             )
         return first, until if until > first else min(first + self.options.batch_rows, head.next)
 
-    def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable]:
-        """Return the tables events, rejected and gaps, brought up to date."""
+    def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable, LakeTable]:
+        """Return the tables events, rejected, gaps and mismatches, brought up to date."""
         if self._tables is None or self._tables[0].log_id != log_id:
             self._tables = (
                 tables.create(self.lake, "events", log_id, self._lifted),
                 tables.create(self.lake, "rejected", log_id),
                 tables.create(self.lake, "gaps", log_id),
+                tables.create(self.lake, "mismatches", log_id),
             )
             if isinstance(self.lake, StorePath):
                 self._number = claim(self._tables)
@@ -136,76 +136,98 @@ class Ingest(LogJob, TurnJob):
 
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
-        events, rejected, gaps = self._tables
-        of_events, of_rejected, of_gaps = map(self._conditions, self._tables)
-        with self._written(first, until) as written:
-            events_in = [each for each in written if kind_of(each.path) == EVENT]
-            others = [_faults(each.path, kind) for each in written if (kind := kind_of(each.path)) != EVENT]
-            count = sum(each.rows for each in events_in)
-            count += sum(pc.sum(pc.subtract(each["last"], each["first"])).as_py() + each.num_rows for each in others)
+        events, rejected, gaps, mismatches = self._tables
+        of_events, of_rejected, of_gaps, of_mismatches = (self._steps(table, until) for table in self._tables)
+        with staged(self.lake) as folder, self._written(folder, first, until) as (written, refused):
+            ranges = pa.Table.from_batches(_rejected(written, _RANGES), tables.TABLES["rejected"].columns)
+            count = sum(each.rows for each in written if kind_of(each.path) not in _RANGES)
+            count += (pc.sum(pc.subtract(ranges["last"], ranges["first"])).as_py() or 0) + ranges.num_rows
             if count != until - first:
                 raise JobFailed(f"of {offsets(first, until - 1)} {count} were read: nothing of this batch is committed")
-            faults = pa.concat_tables([tables.TABLES["rejected"].columns.empty_table(), *others])
-            is_lost = pc.is_in(faults["reason"], pa.array(_LOST))
-            found_us = pa.repeat(pa.scalar(time.time_ns() // 1_000), faults.num_rows)
-            lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
-            _commit_faults(gaps, lost, first, until, of_gaps)
-            _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until, of_rejected)
-            step = Step(INGEST, events.position(INGEST), until)
-            commit_files(events, [each.add or each.path for each in events_in], step, *of_events)
+            now_us = time.time_ns() // 1_000
+            is_lost = pc.is_in(ranges["reason"], pa.array(_LOST))
+            lost = ranges.append_column("found_us", pa.repeat(now_us, ranges.num_rows)).filter(is_lost)
+            reasons = {kind_of(each.path) for each in written}.difference(_RANGES, [EVENT])
+            unfit = chain(ranges.filter(pc.invert(is_lost)).to_batches(), _rejected(written, reasons))
+            counts = self._as_rows(refused, {"first": first, "last": until - 1, "found_us": now_us})
+            _commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, of_gaps)
+            _commit_rest(rejected, folder, unfit, first, of_rejected)
+            _commit_rest(mismatches, folder, counts, first, of_mismatches)
+            commit_files(events, [each.add or each.path for each in written if kind_of(each.path) == EVENT], *of_events)
+            self._mismatches += refused
 
-    def _conditions(self, table: LakeTable) -> list[Step]:
-        """Return on what a batch that is begun now can be committed to a table in a store."""
+    def _steps(self, table: LakeTable, until: int) -> list[Step]:
+        """Return the step of a table to the end of a batch that is begun now; in a store, also its conditions."""
+        step = Step(INGEST, table.position(INGEST), until)
         if isinstance(self.lake, Path):
-            return []
-        return [Step(OWNER, self._number, self._number), unchanged(table, VACUUM)]
+            return [step]
+        return [Step(OWNER, self._number, self._number), unchanged(table, VACUUM), step]
+
+    def _as_rows(self, refused: Counter[tuple[str, str]], known: Mapping[str, int]) -> list[pa.RecordBatch]:
+        """Return what lifted columns could not take as rows of `mismatches`; `known` are the columns of each row."""
+        rows = [
+            {**known, "column_name": name, "column_type": self._types[name], "kind": kind, "events": count}
+            for (name, kind), count in sorted(refused.items())
+        ]
+        columns = tables.TABLES["mismatches"].columns
+        return [pa.RecordBatch.from_pylist(rows, columns)]
 
     @contextmanager
-    def _written(self, first: int, until: int) -> Iterator[list[Written]]:
-        """Have the workers write a range; for the block its files are there. Raises `JobRejected`, `JobFailed`."""
-        write = partial(write_range, self._source_options | self._log.options)
-        with staged(self.lake) as folder:
-            if isinstance(self.lake, Path):
-                yield self._write(partial(write, folder.absolute()), first, until)
-                return
-            batch = uuid4().hex
-            written = self._write(partial(put_range, write, self.lake, batch), first, until)
-            others = [str(each.path) for each in written if each.add is None]
-            try:
-                fetch(self.lake / "rejected" / batch, others, folder)
-                yield [each if each.add else each._replace(path=folder / each.path) for each in written]
-            except Unsure:
-                raise
-            except (PipelineError, OSError) as error:
-                with suppress(OSError):  # vacuum deletes them
-                    delete(self.lake / "events", [each.add.path for each in written if each.add])
-                if isinstance(error, FileNotFoundError):
-                    raise Conflict(f"files of a batch into {self.lake} were deleted", VACUUM) from error
-                if isinstance(error, OSError):
-                    raise JobFailed(f"{self.lake} cannot be read: {tables.first_line(error)}") from error
-                raise
-            finally:
-                with suppress(OSError):
-                    delete(self.lake / "rejected" / batch, others)
+    def _written(self, folder: Path, first: int, until: int) -> Iterator[Part]:
+        """Have the workers write a range; for the block its files are there. Raises `JobRejected`, `JobFailed`.
 
-    def _write(self, write: Callable[[int, int], list[Written]], first: int, until: int) -> list[Written]:
+        All files are in `folder`, except those of events in a store.
+        """
+        write = partial(write_range, self._source_options | self._log.options)
+        if isinstance(self.lake, Path):
+            yield self._write(partial(write, folder.absolute()), first, until)
+            return
+        batch = uuid4().hex
+        written, mismatches = self._write(partial(put_range, write, self.lake, batch), first, until)
+        others = [str(each.path) for each in written if each.add is None]
+        try:
+            fetch(self.lake / "rejected" / batch, others, folder)
+            yield Part([each if each.add else each._replace(path=folder / each.path) for each in written], mismatches)
+        except Unsure:
+            raise
+        except (PipelineError, OSError) as error:
+            with suppress(OSError):  # vacuum deletes them
+                delete(self.lake / "events", [each.add.path for each in written if each.add])
+            if isinstance(error, FileNotFoundError):
+                raise Conflict(f"files of a batch into {self.lake} were deleted", VACUUM) from error
+            if isinstance(error, OSError):
+                raise JobFailed(f"{self.lake} cannot be read: {tables.first_line(error)}") from error
+            raise
+        finally:
+            with suppress(OSError):
+                delete(self.lake / "rejected" / batch, others)
+
+    def _write(self, write: Callable[[int, int], Part], first: int, until: int) -> Part:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self.spark.sparkContext.defaultParallelism, -(-(until - first) // self.options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
         try:
-            return self.spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()
+            parts = self.spark.sparkContext.parallelize(ranges, len(ranges)).map(lambda each: write(*each)).collect()
         except Exception as error:
             if "No space left on device" in str(error):
                 raise tables.refusal(self.lake, error) from error
             raise cause_of(error) from error
+        written = [each for part in parts for each in part.files]
+        return Part(written, sum((part.mismatches for part in parts), Counter[tuple[str, str]]()))
 
 
-def _faults(file: Path, reason: str) -> pa.Table:
-    """Return the rows of a file that are not events, as rows of `rejected`."""
-    rows = pq.read_table(file, partitioning=None)
-    named = unquote(file.parent.name.removeprefix("protocol="))
-    protocol = None if named == tables.NULL_FOLDER else named
-    is_known = reason not in ("purged", "damaged", *_LOST)
+def _rejected(written: Iterable[Written], kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files of these kinds, which are not `EVENT`, as rows of `rejected`."""
+    for each in written:
+        kind = kind_of(each.path)
+        if kind in kinds:
+            named = unquote(each.path.parent.name.removeprefix("protocol="))
+            for rows in read(each.path):
+                yield _faults(rows, kind, None if named == tables.NULL_FOLDER else named)
+
+
+def _faults(rows: pa.RecordBatch, reason: str, protocol: str | None) -> pa.RecordBatch:
+    is_known = reason not in _RANGES
     stored = rows.append_column("protocol", pa.repeat(pa.scalar(protocol, pa.string()), rows.num_rows)).select(
         [*COLUMNS]
     )
@@ -219,17 +241,20 @@ def _faults(file: Path, reason: str) -> pa.Table:
         "protocol": stored["protocol"],
         "row": pa.array(texts, pa.string()) if is_known else pa.nulls(rows.num_rows, pa.string()),
     }
-    return pa.table(columns, schema=tables.TABLES["rejected"].columns)
+    return pa.RecordBatch.from_pydict(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_faults(table: LakeTable, rows: pa.Table, first: int, until: int, conditions: list[Step]) -> None:
-    """Commit the rows of offsets without an event in [first, until), in place of those that a killed batch left."""
+def _commit_rest(
+    table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, steps: Sequence[Step]
+) -> None:
+    """Commit the rows that a table other than `events` gets of a batch, instead of those of a killed batch."""
     left = [file for file in table.data_files() if file.least["first"] >= first]
-    if rows.num_rows or left:
-        commit_rows(table, rows, Step(INGEST, table.position(INGEST), until), *conditions, removed=left)
+    written = write_in_order(folder / table.folder.name, table.shape, rows)
+    if written or left:
+        commit_files(table, written, *steps, removed=left)
 
 
-_TABLES = ("events", "rollups")
+_TABLES = ("events", "rollups", "mismatches")
 """The tables that grow with every commit; the others are small."""
 
 _END_S = 60.0
@@ -295,18 +320,22 @@ _FOLDER_NAME = "^[A-Za-z0-9_-]+$"
 """The names of protocols that can name a partition's folder."""
 
 
-def write_range(options: Mapping[str, str], folder: Path, first: int, until: int) -> list[Written]:
+class Part(NamedTuple):
+    """What a task has written, and how many values lifted columns could not take, by column and kind."""
+
+    files: list[Written]
+    mismatches: Counter[tuple[str, str]]
+
+
+def write_range(options: Mapping[str, str], folder: Path, first: int, until: int) -> Part:
     """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
 
     In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults. Raises
     `JobRejected`, `JobFailed`, `OSError`.
     """
     table = Table(Options(options))
-    rows = pa.RecordBatchReader.from_batches(
-        _columns(pa.RecordBatch.from_pylist([], table.schema)).schema,
-        map(_columns, table.batches(first, until)),
-    )
-    return write_files(folder, rows, ("kind", "day", "protocol"))
+    files = write_files(folder, map(_columns, table.batches(first, until)), ("kind", "day", "protocol"))
+    return Part(files, table.mismatches)
 
 
 def kind_of(file: Path) -> str:
@@ -314,9 +343,7 @@ def kind_of(file: Path) -> str:
     return file.parts[-4].removeprefix("kind=")
 
 
-def put_range(
-    write: Callable[[Path, int, int], list[Written]], lake: StorePath, batch: str, first: int, until: int
-) -> list[Written]:
+def put_range(write: Callable[[Path, int, int], Part], lake: StorePath, batch: str, first: int, until: int) -> Part:
     """Write the offsets [first, until) by `write_range`, and put the files of events to their places in a store.
 
     The others are put below `rejected/BATCH`. The paths that are returned are below such a folder. Raises
@@ -325,7 +352,8 @@ def put_range(
     done: list[Written] = []
     with staged(lake) as folder:
         try:
-            for each in write(folder, first, until):
+            part = write(folder, first, until)
+            for each in part.files:
                 path = each.path.relative_to(folder)
                 if kind_of(each.path) == EVENT:
                     add = add_of(each.path, path.relative_to(path.parts[0]).as_posix(), tables.TABLES["events"])
@@ -341,7 +369,7 @@ def put_range(
             if isinstance(error, OSError) and (text := reason(error)):
                 raise JobFailed(f"{lake} cannot be written: {text}") from error
             raise
-    return done
+    return part._replace(files=done)
 
 
 def _kinds(batch: pa.RecordBatch) -> pa.Array:

@@ -7,25 +7,35 @@ job's thread waits; the client runs in an event loop on a separate thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from secrets import token_hex
+from typing import Any, NamedTuple
 
-from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
+from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts, Unreachable
 from halley.client.wire import server_url
 from halley.pipeline.errors import JobFailed, JobRejected
 
 _TRY_S = 5.0
 """How long the client retries by itself before the deadline is checked."""
 
-_AT_ONCE = 1_000
+_AT_ONCE = 100
+"""Messages in a request: where one is refused, the server refuses those after it too, and they are sent again."""
+
 _PAUSE_S = 0.3
-_TOO_LARGE = 413
+_ABOUT_ONE = frozenset({200, 400, 413})
+"""Statuses of a refusal that is due to the message itself: the server's answer to it, unreadable, too large."""
+
+_PASSING = ("503:", "403:rate_limited:")
+_OUT_OF_ORDER = "412:"
+_DENIED = ("401:", "403:")
 
 
 def key_of(*parts: str | int) -> str:
@@ -34,8 +44,15 @@ def key_of(*parts: str | int) -> str:
     return "/".join([*plain, blake2b(last.encode(), digest_size=16).hexdigest()])
 
 
+class Rejection(NamedTuple):
+    """A message that the server has finally refused, and its refusal."""
+
+    message: Keyed
+    verdict: Refused
+
+
 class Publisher:
-    """Publishes to one server for all jobs.
+    """Publishes to one server for all jobs; its `name` is the URL without user and password.
 
     server     the URL of the server; or several, separated by commas: the next where one accepts nothing
     token      the token to publish with; None: without one
@@ -49,7 +66,7 @@ class Publisher:
             urls = [server_url(each).copy_with(userinfo=b"", path="/") for each in self._servers]
         except ValueError as error:
             raise JobRejected(f"--server {server}: {error}") from None
-        self._name = " or ".join(str(url).rstrip("/") for url in urls)
+        self.name = " or ".join(str(url).rstrip("/") for url in urls)
         self._token = token
         self._publish_s = publish_s
         self._is_stopping = False
@@ -61,13 +78,38 @@ class Publisher:
         self._thread.start()
 
     def publish(self, messages: Sequence[Keyed]) -> int:
-        """Publish messages with keys of `key_of`; wait until the server has accepted or finally refused each of them.
+        """Publish a job's results as `settle` does; return how many the server refused because of the message itself.
 
-        Return how many it refused because of the message itself, such as its channel or its size. Raises `JobFailed`
-        if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `JobRejected`
-        if the URL or the token is invalid.
+        Raises `JobFailed` also if the server refuses a message for lack of rights.
         """
-        return self._wait(self._publish(list(messages))) if messages else 0
+        rejected = self.settle(messages)
+        for message, verdict in rejected:
+            if verdict.error.startswith(_DENIED):
+                raise JobFailed(
+                    f"{self.name} does not let the pipeline publish to {message.channel} ({verdict}): it needs a "
+                    "token whose role may publish below /stats, /alerts and /halley"
+                ) from verdict
+        return len(rejected)
+
+    def settle(self, messages: Sequence[Keyed]) -> list[Rejection]:
+        """Publish messages in order; wait until the server has accepted or finally refused each of them.
+
+        Return those that it refused because of the message itself: its channel, its size, or the rights for its
+        channel. Raises `JobFailed` if the server does not accept the token, or accepts nothing for `publish_s`
+        seconds; `JobRejected` if the URL or the token is invalid.
+        """
+        return self._wait(self._settle(list(messages))) if messages else []
+
+    def remembered(self, messages: Sequence[Keyed]) -> list[bool]:
+        """Return for each message whether the server remembers a publish with its key; nothing is published.
+
+        Each is sent as one that must come after a publish that there never was, so only a repeat is accepted. Raises
+        the same as `settle`.
+        """
+        never = token_hex(16)
+        rejected = self.settle([replace(message, data=None, after=never) for message in messages])
+        unknown = {message.key for message, _ in rejected}
+        return [message.key not in unknown for message in messages]
 
     def publish_status(self, channel: str, data: Any) -> None:
         """Publish a status that is of no use later: at most once, without waiting for the outcome."""
@@ -96,8 +138,9 @@ class Publisher:
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _publish(self, waiting: list[Keyed]) -> int:
-        unknown = 0
+    async def _settle(self, waiting: list[Keyed]) -> list[Rejection]:
+        """Settle messages in order: the server takes nothing after one that it refuses, until that is settled."""
+        rejected: list[Rejection] = []
         deadline = time.monotonic() + self._publish_s
         while waiting:
             trying = waiting[:_AT_ONCE]
@@ -106,28 +149,34 @@ class Publisher:
             for message, verdict in zip(trying, settled, strict=False):
                 if verdict is None:
                     continue
-                if _may_pass(verdict):
+                if verdict.error.startswith(_OUT_OF_ORDER) and message.after is None:
+                    again.append(message)
+                elif _may_pass(verdict):
                     again.append(message)
                     error = verdict
-                elif _is_about_channel(verdict):
-                    unknown += 1
+                elif verdict.status in _ABOUT_ONE:
+                    rejected.append(Rejection(message, verdict))
                 else:
-                    raise JobFailed(
-                        f"{self._name} does not let the pipeline publish to {message.channel} ({verdict}): it needs a "
-                        "token whose role may publish below /stats, /alerts and /halley"
-                    ) from verdict
+                    raise JobFailed(f"{self.name} does not let anything be published: {verdict}") from verdict
             again += waiting[len(settled) :]
             if len(again) < len(waiting):
-                waiting, deadline = again, time.monotonic() + self._publish_s
-                continue
-            if self._is_stopping or time.monotonic() >= deadline:
-                raise JobFailed(f"nothing could be published to {self._name} for {self._publish_s:g} s: {error}")
-            waiting = again
-            if len(self._servers) > 1:
+                deadline = time.monotonic() + self._publish_s
+            elif self._is_stopping or time.monotonic() >= deadline:
+                raise JobFailed(f"nothing could be published to {self.name} for {self._publish_s:g} s: {error}")
+            elif len(self._servers) > 1:
                 await self._disconnect()
                 self._servers.rotate(-1)
-            await asyncio.sleep(_PAUSE_S)
-        return unknown
+            waiting = again
+            if error is not None:
+                await self._pause(error.retry_after_s if isinstance(error, Unreachable) else 0.0, deadline)
+        return rejected
+
+    async def _pause(self, asked_s: float, deadline: float) -> None:
+        """Wait before the next try for as long as the server asks, until the deadline or `stop_retrying` at most."""
+        pause_s = min(max(asked_s, _PAUSE_S), deadline - time.monotonic())
+        for _ in range(math.ceil(pause_s / _PAUSE_S)):
+            if not self._is_stopping:
+                await asyncio.sleep(_PAUSE_S)
 
     async def _try(self, messages: list[Keyed]) -> tuple[Sequence[Refused | None], ClientError | None]:
         """Return the verdicts that were received, and the error that ended them, if any."""
@@ -135,13 +184,13 @@ class Publisher:
             client = await self._connected()
         except Refused as refused:
             if refused.is_final:
-                raise JobFailed(f"{self._name} does not let the pipeline in: {refused}") from refused
+                raise JobFailed(f"{self.name} does not let the pipeline in: {refused}") from refused
             return (), refused
         except ClientError as error:
             return (), error
         try:
-            return await client.publish_keyed(messages), None
-        except Dismissed as error:
+            return await client.publish_keyed(messages, is_strict=True), None
+        except (Dismissed, Refused) as error:  # the session is over: the next handshake says whether there is another
             await self._disconnect()
             return error.settled, error
         except ClientError as error:
@@ -168,9 +217,4 @@ class Publisher:
 
 def _may_pass(verdict: Refused) -> bool:
     """Whether the same message may be accepted a little later."""
-    return not verdict.is_final or verdict.error.startswith("503:")
-
-
-def _is_about_channel(verdict: Refused) -> bool:
-    """Whether the refusal is due to the message itself: its channel is too long, for example, or it is too large."""
-    return verdict.status == _TOO_LARGE or (verdict.status == 200 and not verdict.error.startswith(("401:", "403:")))
+    return not verdict.is_final or verdict.error.startswith(_PASSING)

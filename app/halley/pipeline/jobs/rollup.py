@@ -31,14 +31,15 @@ from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
-from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
+from halley.pipeline.jobs.totals import EVENT_COLUMNS, KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
-from halley.pipeline.source.columns import Lifting
 from halley.pipeline.source.log import caught_up
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.options import Options
+from halley.pipeline.source.source import Table
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -48,8 +49,9 @@ _CONFIGURATION = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
 }
 
-_READ_HERE_ROWS = 1_000
-"""Up to this many rows are read here sooner than Spark plans a read, starts a task and transfers its result."""
+_READ_HERE_ROWS, _READ_HERE_BYTES = 1_000, 8_388_608
+"""Up to this many rows and bytes are read here sooner than Spark plans a read, starts a task and transfers its result.
+"""
 
 _FEW_OPEN = 4_000
 """Up to this many open windows, one task adds up what was read here."""
@@ -82,10 +84,11 @@ class Rollup(LogJob, TurnJob):
         self.interval_s = self.options.rollup_s
         self._consumer = consumer("rollup", self.lake)
         self._source_options = self.source_options(lift=self.lift)
-        self._reader = Table(Options(self._source_options))
+        options = Options(self._source_options)
+        self._numbers = [name for name, kind in options.lifting.columns.items() if kind in ("double", "long")]
+        self._types = {name: options.types[name] for name in (*EVENT_COLUMNS, *self._numbers)}
+        self._reader = Table(options, self._types)
         self._log = self._reader.log
-        types = Lifting(self.lift).columns
-        self._numbers = [name for name, kind in types.items() if kind in ("double", "long")]
         self._totals = Totals(self._numbers)
         for name, value in _CONFIGURATION.items():
             self.spark.conf.set(name, value)
@@ -161,9 +164,12 @@ class Rollup(LogJob, TurnJob):
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
-            return self.spark.createDataFrame(self._reader.table(first, until))
+            rows = self._reader.table(first, until, _READ_HERE_BYTES)
+            if rows is not None:
+                return self.spark.createDataFrame(rows)
         options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
-        return self.spark.read.format("halley").options(**options).load()
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in self._types.items())
+        return self.spark.read.format("halley").schema(schema).options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
         return totals.filter(pc.greater(totals["end_us"], self._final_us))
@@ -187,8 +193,11 @@ class Rollup(LogJob, TurnJob):
         for at, name in enumerate(self._numbers):
             count = total[f"count{at}"]
             if count:
-                figures = {"count": count, "min": total[f"min{at}"], "mean": total[f"sum{at}"] / count}
-                figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                least, greatest = total[f"min{at}"], total[f"max{at}"]
+                figures = {"count": count, "min": float(least), "mean": total[f"sum{at}"] / count}
+                figures |= {"max": float(greatest), **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                if isinstance(least, int):
+                    figures |= {"min_long": least, "max_long": greatest}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
         return row | {"numbers": numbers, "day": _day(total["start_us"])}
@@ -255,6 +264,7 @@ class Rollup(LogJob, TurnJob):
         channel = to_channel(row["topic"])
         data = {
             "channel": channel,
+            "name": name_of(row["topic"], row["protocol"]),
             "protocol": row["protocol"],
             "window": row["window"],
             "start": to_text(row["start_us"]),
@@ -262,13 +272,20 @@ class Rollup(LogJob, TurnJob):
             "events": row["events"],
             "bytes": row["bytes"],
             "publishers": row["publishers"],
-            "numbers": dict(row["numbers"]),
+            "numbers": {name: _published(figures) for name, figures in row["numbers"]},
             "final": until is None,
         }
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
         key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
         return Keyed(f"/stats/{row['window']}{channel}", data, key)
+
+
+def _published(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a lifted column as they are published: with a long's own least and greatest value."""
+    exact = {name: figures.get(f"{name}_long") for name in ("min", "max")}
+    known = {name: figures[name] for name in ("count", "min", "mean", "max", *QUANTILES)}
+    return known if exact["min"] is None else known | exact
 
 
 def _keys(totals: pa.Table) -> pa.Array:

@@ -19,6 +19,9 @@ from pyspark.sql import functions as f
 from halley.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+EVENT_COLUMNS = ("offset", "time_us", "topic", "protocol", "payload", "authid")
+"""The columns of events that are needed, in addition to those with numbers."""
+
 KEY = ("window", "start_us", "end_us", "topic", "protocol")
 _BEFORE = "before_"
 _LAST_US = 253_402_300_740_000_000
@@ -54,6 +57,12 @@ class Totals:
         self._others = [*self._channel, *(f.col(part.name) for part in parts)]
         self._start = _start(f.col("time_us"), shortest.length_us).alias("start_us")
         self._counted = is_counted()
+        # Of payloads only the length is moved to other tasks, which may have no room for many large ones.
+        self._needed = [
+            *map(f.col, ("offset", "time_us", "topic", "protocol", "authid")),
+            f.octet_length("payload").cast("long").alias("nbytes"),
+            *(f.col(f"`{name}`") for name in numbers),
+        ]
         self._of_events = [part.of_events.alias(part.name) for part in parts]
         self._windows = f.inline(f.array(*map(_window, KINDS)))
         self._of_rows = [part.of_rows.alias(part.name) for part in parts]
@@ -67,7 +76,7 @@ class Totals:
         One exchange of rows between tasks is enough: everything after it is partitioned by channel. `are_few`: there
         are so few events and kept rows that one task is quicker than an exchange.
         """
-        counted = events.where(self._counted)
+        counted = events.where(self._counted).select(self._needed)
         by_channel = counted.coalesce(1) if are_few else counted.repartition(*self._channel)
         by_shortest = by_channel.groupBy(self._start, *self._channel).agg(*self._of_events)
         rows = by_shortest.select(self._windows, *self._others).groupBy(*self._key).agg(*self._of_rows)
@@ -110,7 +119,7 @@ def _greatest(name: str, of_events: Column) -> _Part:
 def _counts() -> list[_Part]:
     return [
         _sum("events", f.count(f.lit(1))),
-        _sum("bytes", f.coalesce(f.sum(f.octet_length("payload").cast("long")), f.lit(0))),
+        _sum("bytes", f.coalesce(f.sum("nbytes"), f.lit(0))),
         _part("who", f.hll_sketch_agg("authid"), f.hll_union_agg("who"), f.hll_union("who", _BEFORE + "who")),
         _least("first_offset", f.min("offset")),
         _greatest("newest_us", f.max("time_us")),
@@ -118,13 +127,14 @@ def _counts() -> list[_Part]:
 
 
 def _number(at: int, column: str) -> list[_Part]:
-    value = f.col(f"`{column}`").cast("double")
+    own = f.col(f"`{column}`")  # of a long also the least and the greatest value are longs, which is exact
+    value = own.cast("double")
     sketch = f"sketch{at}"
     return [
         _sum(f"count{at}", f.count(value)),
         _sum(f"sum{at}", f.coalesce(f.sum(value), f.lit(0.0))),
-        _least(f"min{at}", f.min(value)),
-        _greatest(f"max{at}", f.max(value)),
+        _least(f"min{at}", f.min(own)),
+        _greatest(f"max{at}", f.max(own)),
         _part(
             sketch,
             f.kll_sketch_agg_double(value),

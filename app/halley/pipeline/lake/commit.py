@@ -21,7 +21,7 @@ versions that a commit does not change and only compares (`unchanged`), so that 
 
     vacuum        how often unnamed files were deleted (`begin_deletion`). Such files may be those of a commit in
                   progress, so one whose files were put before the latest deletion began is refused; they are put again
-    ingest/owner  which ingest writes, the one that was started last (`claim`). A batch is committed to three tables,
+    ingest/owner  which ingest writes, the one that was started last (`claim`). A batch is committed to four tables,
                   and another ingest would take a batch in progress for that of a killed one
 """
 
@@ -91,11 +91,16 @@ def commit_files(
 
     The files must be on the table's disk, in folders named after the values of its partition columns; those of a table
     in a store on any disk of this machine, or in their places already, and then the steps have what was `unchanged`
-    since before. `is_rewrite`: the rows are those of the removed files. `table` is brought up to date. Raises
-    `Conflict`, `JobRejected`, `locks.Busy`, and then nothing has changed, except after `Unsure`.
+    since before. Without such a step, files that a deletion may have taken are put again. `is_rewrite`: the rows are
+    those of the removed files. `table` is brought up to date. Raises `Conflict`, `JobRejected`, `locks.Busy`, and then
+    nothing has changed, except after `Unsure`.
     """
     given = list(files)
-    is_put = isinstance(table.folder, StorePath) and any(isinstance(each, Path) for each in given)
+    is_put = (
+        isinstance(table.folder, StorePath)
+        and any(isinstance(each, Path) for each in given)
+        and all(step.app != VACUUM for step in steps)
+    )
     with locks.files(table.folder.parent):
         for _ in range(_TRIES):
             try:

@@ -7,6 +7,9 @@ in an object store it is a folder for temporary files of this machine.
 Statistics are taken from a file's footer: rows, least and greatest values, nulls. The log repeats no payloads and no
 publishers, since erased data would stay in it. Text columns without bounds have the widest: without any, pyarrow's
 reader of delta-rs assumes that all values are null.
+
+A row group ends by its bytes as well as by its rows, so that writing it, and reading it, takes bounded memory however
+large the payloads are.
 """
 
 from __future__ import annotations
@@ -16,28 +19,30 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import reduce
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, Shape, refusal
+from halley.pipeline.portions import cut
 
-ROW_GROUP_ROWS = 65_536
-"""The rows of a row group, the part of a file that a reader can skip."""
+ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 33_554_432
+"""The maximum of rows and of bytes in a row group, the part of a file that a reader can skip; the one that is reached
+first counts. The bytes are those in memory."""
 
-_PARQUET = ds.ParquetFileFormat()
-_MOST_PARTITIONS = 100_000
-"""Of one batch: after a long pause it may have the events of years."""
+_MOST_OPEN = 128
+"""Files that are written at a time: after a long pause, a batch may have the events of years."""
 
 
 @contextmanager
@@ -109,62 +114,182 @@ class Written(NamedTuple):
 def write(
     folder: Path, shape: Shape, rows: pa.Table, *, is_one_partition: bool = False, prefix: str = "", file_rows: int = 0
 ) -> list[Path]:
-    """Write rows, sorted, below a folder as files for a table, one for each partition; return their paths.
+    """Write rows, sorted, below a folder as files for a table; the other parameters are those of `write_in_order`.
+
+    The rows must fit into memory twice. Raises `JobRejected`.
+    """
+    ordered = rows.sort_by([(name, "ascending") for name in shape.sorted_by])
+    return write_in_order(
+        folder, shape, ordered.to_batches(), is_one_partition=is_one_partition, prefix=prefix, file_rows=file_rows
+    )
+
+
+def write_in_order(
+    folder: Path,
+    shape: Shape,
+    rows: Iterable[pa.RecordBatch],
+    *,
+    is_one_partition: bool = False,
+    prefix: str = "",
+    file_rows: int = 0,
+) -> list[Path]:
+    """Write rows in their order below a folder as files for a table, one for each partition; return their paths.
 
     `is_one_partition`: `folder` is that of the rows' partition; `prefix` and `file_rows` are those of `write_files`.
-    Raises `JobRejected`.
+    Raises `JobRejected`, and what `rows` raises.
     """
-    if not rows.num_rows:
-        return []
-    ordered = rows.sort_by([(name, "ascending") for name in shape.sorted_by])
     partition_by = () if is_one_partition else shape.partition_by
     try:
-        return [each.path for each in write_files(folder, ordered, partition_by, prefix=prefix, file_rows=file_rows)]
+        return [each.path for each in write_files(folder, rows, partition_by, prefix=prefix, file_rows=file_rows)]
     except OSError as error:
         raise refusal(folder, error) from error
 
 
 def write_files(
     folder: Path,
-    rows: pa.Table | pa.RecordBatchReader,
+    rows: Iterable[pa.RecordBatch],
     partition_by: Sequence[str] = (),
     *,
     prefix: str = "",
     file_rows: int = 0,
+    group_bytes: int = ROW_GROUP_BYTES,
 ) -> list[Written]:
-    """Write rows in their order below a folder, in files of `file_rows` rows (0: any) for each partition.
+    """Write rows in their order below a folder, in files of at most `file_rows` rows (0: any) for each partition.
 
-    prefix  the beginning of the files' names
+    prefix       the beginning of the files' names
+    group_bytes  the most bytes of a row group, except one with a single row
 
-    In memory is one row group of each file. Integers are stored as differences, which makes a file that is sorted by
-    topic a third smaller. The files are found by their names, and not by Arrow's `file_visitor`: one of its threads may
-    let go of such a function after this has returned, which aborts an interpreter that is ending (T20). Raises
-    `OSError`.
+    In memory are rows of at most `group_bytes` bytes, of all files together, and the batch that is being written. No
+    thread of Arrow is at work when this has returned (T20). Raises `OSError`, and what `rows` raises.
     """
-    names, written = rows.schema.names, f"{prefix}{uuid4().hex}"
-    longs = [field.name for field in rows.schema if field.type == pa.int64()]
-    options = _PARQUET.make_write_options(
-        compression="zstd",
-        use_dictionary=[name for name in names if name not in ("payload", *longs)],
-        column_encoding=dict.fromkeys(longs, "DELTA_BINARY_PACKED"),
-        write_statistics=[name for name in names if name != "payload"],
-    )
-    group_rows = min(ROW_GROUP_ROWS, file_rows or ROW_GROUP_ROWS)
-    ds.write_dataset(
-        rows,
-        folder,
-        basename_template=f"{written}-{{i}}.parquet",
-        format=_PARQUET,
-        partitioning=ds.partitioning(pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"),
-        file_options=options,
-        use_threads=False,
-        max_partitions=_MOST_PARTITIONS,
-        min_rows_per_group=group_rows,
-        max_rows_per_group=group_rows,
-        max_rows_per_file=file_rows,
-        existing_data_behavior="overwrite_or_ignore",
-    )
-    return [Written(path, pq.read_metadata(path).num_rows) for path in sorted(folder.rglob(f"{written}-*.parquet"))]
+    writing = _Writing(folder, f"{prefix}{uuid4().hex}", file_rows, group_bytes)
+    try:
+        for batch in rows:
+            for place, part in _by_partition(batch, partition_by):
+                for piece in cut(part, ROW_GROUP_ROWS, group_bytes // 4):
+                    writing.add(place, piece)
+        return writing.end()
+    except BaseException:
+        writing.abort()
+        raise
+
+
+class _Writing:
+    """The files that are being written, by the folder of their partition; the one used longest ago is the first."""
+
+    def __init__(self, folder: Path, name: str, file_rows: int, group_bytes: int) -> None:
+        self._folder, self._name = folder, name
+        self._file_rows, self._group_bytes = file_rows, group_bytes
+        self._open: dict[PurePath, _File] = {}
+        self._done: list[Written] = []
+        self._count = 0
+
+    def add(self, place: PurePath, rows: pa.RecordBatch) -> None:
+        """Add rows to the file of a partition, and begin another one where that is full."""
+        while rows.num_rows:
+            file = self._open.pop(place, None) or self._begin(place, rows.schema)
+            self._open[place] = file  # now the last one
+            if file.waiting_bytes + rows.nbytes > self._group_bytes:
+                file.end_group()
+            fitting = rows.slice(0, min(ROW_GROUP_ROWS - file.waiting_rows, (self._file_rows or 1 << 62) - file.rows))
+            file.add(fitting)
+            rows = rows.slice(fitting.num_rows)
+            if file.waiting_rows == ROW_GROUP_ROWS:
+                file.end_group()
+            if file.rows == self._file_rows:
+                self._close(place)
+        while sum(each.waiting_bytes for each in self._open.values()) > self._group_bytes:
+            max(self._open.values(), key=lambda each: each.waiting_bytes).end_group()
+
+    def _begin(self, place: PurePath, schema: pa.Schema) -> _File:
+        if len(self._open) >= _MOST_OPEN:
+            self._close(next(iter(self._open)))
+        folder = self._folder / place
+        folder.mkdir(parents=True, exist_ok=True)
+        self._count += 1
+        return _File(folder / f"{self._name}-{self._count - 1}.parquet", schema)
+
+    def _close(self, place: PurePath) -> None:
+        file = self._open[place]
+        file.close()
+        del self._open[place]
+        self._done.append(Written(file.path, file.rows))
+
+    def end(self) -> list[Written]:
+        """Complete all files, and return them in the order of their paths."""
+        for place in [*self._open]:
+            self._close(place)
+        return sorted(self._done)
+
+    def abort(self) -> None:
+        """Close all files as they are."""
+        for file in self._open.values():
+            file.abort()
+
+
+class _File:
+    """A file that is being written, and the rows that wait for the end of their row group."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.rows = self.waiting_rows = self.waiting_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._sink = pa.OSFile(str(path), "wb")
+        longs = [field.name for field in schema if field.type == pa.int64()]
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="zstd",
+            use_dictionary=[name for name in schema.names if name not in ("payload", *longs)],
+            # Stored as differences, longs make a file that is sorted by topic a third smaller.
+            column_encoding=dict.fromkeys(longs, "DELTA_BINARY_PACKED"),
+            write_statistics=[name for name in schema.names if name != "payload"],
+        )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self.rows += rows.num_rows
+        self.waiting_rows += rows.num_rows
+        self.waiting_bytes += rows.nbytes
+
+    def end_group(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+            self._waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
+
+    def close(self) -> None:
+        self.end_group()
+        self._writer.close()
+        self._sink.close()
+
+    def abort(self) -> None:
+        self._writer.is_open = False  # else it would write its footer when it is deleted, and report that this fails
+        with suppress(OSError):
+            self._sink.close()
+
+
+def _by_partition(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[PurePath, pa.RecordBatch]]:
+    """Yield the rows of each partition, without its columns, after the name of its folder."""
+    if not names:
+        yield PurePath(), rows
+        return
+    keys = pa.Table.from_batches([rows]).group_by([*names], use_threads=False).aggregate([]).to_pylist()
+    rest = rows.drop_columns([*names])
+    for key in keys:
+        place = PurePath(
+            *(f"{name}={NULL_FOLDER if key[name] is None else quote(str(key[name]), '')}" for name in names)
+        )
+        if len(keys) == 1:
+            yield place, rest
+        else:
+            yield place, rest.filter(reduce(pc.and_, (_has(rows[name], key[name]) for name in names)))
+
+
+def _has(column: pa.Array, value: Any) -> pa.Array:
+    """Which of a column's values are equal to one, which may be null."""
+    if value is None:
+        return pc.is_null(column)
+    return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
 
 
 def add_of(file: Path, path: str, shape: Shape, *, is_change: bool = True) -> AddAction:

@@ -32,7 +32,7 @@ from halley.history.stored import Stored
 from halley.pipeline.errors import JobRejected, no_lake
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
-from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.files import staged, write_in_order
 from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import (
     TABLES,
@@ -45,6 +45,7 @@ from halley.pipeline.lake.tables import (
 )
 from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
+from halley.pipeline.portions import read
 
 _TRIES = 20
 
@@ -107,25 +108,43 @@ def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
 def _erase(lake: Where, table: LakeTable, file: File, erasure: Erasure) -> int:
     """Rewrite a file if it has rows to be erased; return the number of these."""
     root, name = table.folder, table.folder.name
+    count = 0
+    offsets: list[int] = []
     with translate_read_errors(root, [file]):
-        rows = pq.read_table(file.path, partitioning=None, filesystem=table.files)
-    concerned = _CONCERNED[name](rows, erasure)
-    count: int = pc.sum(concerned).as_py() or 0
+        for rows in read(file.path, _needed(table, file, erasure), filesystem=table.files):
+            concerned = rows.filter(_CONCERNED[name](rows, erasure))
+            count += concerned.num_rows
+            offsets += concerned["offset"].to_pylist() if name == "events" else []
     if not count:
         return 0
-    if name == "rejected":
-        unknown = pc.if_else(concerned, pa.scalar(None, pa.string()), rows["row"])
-        left = rows.set_column(rows.schema.get_field_index("row"), "row", unknown)
-    else:
-        left = rows.filter(pc.invert(concerned))
-    if name == "events":
-        _account(lake, table, rows.filter(concerned)["offset"].to_pylist())
+    if offsets:
+        _account(lake, table, offsets)
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = write(drafts / folder, table.shape, left, is_one_partition=True, prefix=prefix)
+        left = _left(table, file, erasure)
+        written = write_in_order(drafts / folder, table.shape, left, is_one_partition=True, prefix=prefix)
         commit_files(table, written, removed=[file])
     return count
+
+
+def _needed(table: LakeTable, file: File, erasure: Erasure) -> list[str]:
+    """Return the columns of a file by which its rows are selected: large ones only if these are."""
+    stored = pq.read_schema(file.path, filesystem=table.files).names
+    return [name for name in stored if name != "payload" or erasure.pattern is None]
+
+
+def _left(table: LakeTable, file: File, erasure: Erasure) -> Iterator[pa.RecordBatch]:
+    """Yield what is left of a file's rows, in their order. Raises `JobFailed`."""
+    name = table.folder.name
+    with translate_read_errors(table.folder):
+        for rows in read(file.path, filesystem=table.files):
+            concerned = _CONCERNED[name](rows, erasure)
+            if name == "rejected":
+                unknown = pc.if_else(concerned, pa.scalar(None, pa.string()), rows["row"])
+                yield rows.set_column(rows.schema.get_field_index("row"), "row", unknown)
+            else:
+                yield rows.filter(pc.invert(concerned))
 
 
 def _account(lake: Where, events: LakeTable, offsets: list[int]) -> None:
@@ -142,7 +161,7 @@ def _account(lake: Where, events: LakeTable, offsets: list[int]) -> None:
         commit_rows(rejected, pa.Table.from_pylist(rows, TABLES["rejected"].columns))
 
 
-def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
+def _in_events(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
     """Which events are to be erased; for a publisher also the server's own events about it."""
     if erasure.pattern is not None:
         return _by_topic(rows, erasure)
@@ -158,7 +177,7 @@ def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
     return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(about, pa.int64())))
 
 
-def _by_topic(rows: pa.Table, erasure: Erasure) -> pa.Array:
+def _by_topic(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
     pattern = erasure.pattern
     if pattern is None:
         return pa.array([False] * rows.num_rows)
@@ -166,11 +185,11 @@ def _by_topic(rows: pa.Table, erasure: Erasure) -> pa.Array:
     return pc.is_in(rows["topic"], pa.array(found, pa.string()))
 
 
-def _by_authid(rows: pa.Table, erasure: Erasure) -> pa.Array:
+def _by_authid(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
     return pc.fill_null(pc.equal(rows["authid"], pa.scalar(erasure.publisher, pa.string())), fill_value=False)
 
 
-def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
+def _in_rejected(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
     """Which rows have a known event that is to be erased."""
     known = [None if text is None else Stored(**orjson.loads(text)) for text in rows["row"].to_pylist()]
     return pa.array([event is not None and is_concerned(event, erasure) for event in known], pa.bool_())

@@ -48,9 +48,10 @@ LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 STORED = arrow_schema(types_of(Lifting(""), with_faults=False))
 """The columns of a stored event, with Arrow's types."""
 
-_FIGURES = pa.struct(
+_FIGURES_BEFORE = pa.struct(
     [("count", pa.int64()), *((name, pa.float64()) for name in ("min", "mean", "max", "p50", "p95", "p99"))]
 )
+_FIGURES = pa.struct([*_FIGURES_BEFORE, ("min_long", pa.int64()), ("max_long", pa.int64())])
 _TYPES: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
     "long": pa.int64(),
@@ -122,7 +123,19 @@ TABLES: Mapping[str, Shape] = {
     "gaps": Shape(
         _columns("first long, last long, reason string, found_us long"), (), ("first",), ("reason",), "first"
     ),
-    # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column.
+    # In how many `events` of the offsets `first` to `last`, a batch of ingest, a lifted column could take nothing,
+    # although there was a value, which was of the `kind` string, long, double, boolean, array or object.
+    "mismatches": Shape(
+        _columns(
+            "first long, last long, column_name string, column_type string, kind string, events long, found_us long"
+        ),
+        (),
+        ("first",),
+        ("column_name", "kind"),
+        "first",
+    ),
+    # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column, of
+    # which a long also has its exact bounds, `min_long` and `max_long`.
     "rollups": Shape(
         _columns(
             "window string, start_us long, end_us long, topic string, protocol string, events long, bytes long, "
@@ -147,6 +160,10 @@ TABLES: Mapping[str, Shape] = {
     # `kind` is "spike", "silence" or "recovered"; rates are events a second.
     "alerts": Shape(_columns(ALERT), (), ("at_us",), ("topic", "protocol", "kind"), "at_us"),
 }
+
+
+_BEFORE = {("rollups", "numbers"): str(pa.map_(pa.string(), _FIGURES_BEFORE))}
+"""Types that columns had in tables of earlier versions: `create` adds the fields that they lack."""
 
 
 def path(lake: Where, name: str) -> Where:
@@ -298,14 +315,14 @@ def open_all(lake: Where, log_id: str | None = None, lifted: Iterable[pa.Field] 
 
 
 def create(lake: Where, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
-    """Open a table, which is made if it does not exist; missing lifted columns are added (L12).
+    """Open a table, which is made if it does not exist; missing lifted columns are added (L12), as are new fields.
 
     Raises `JobRejected`, also if a lifted column exists with another type.
     """
     table = open_table(lake, name, log_id)
     if table is None:
         return _make(lake, name, log_id, list(lifted or []))
-    new = _new(table, lifted or [])
+    new = [*_widened(table), *_new(table, lifted or [])]
     if new:
         try:
             table.alter.add_columns([Field.from_arrow(field) for field in new])
@@ -372,6 +389,12 @@ def _new(table: LakeTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
     return new
 
 
+def _widened(table: LakeTable) -> list[pa.Field]:
+    """Return the columns of a table of an earlier version whose type has more fields now."""
+    found = {field.name: str(field.type) for field in table.columns()}
+    return [each for each in table.shape.columns if _BEFORE.get((table.folder.name, each.name)) == found[each.name]]
+
+
 def _make(lake: Where, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTable:
     shape = TABLES[name]
     folder = path(lake, name)
@@ -407,7 +430,8 @@ def _compare(table: LakeTable, name: str, folder: Where) -> None:
             raise JobRejected(
                 f"{folder} has no column {field.name}: another program changed the table; choose another --lake"
             )
-        if str(found[field.name]) != str(field.type):  # compared as texts, since the inner names of a map differ
+        # Compared as texts, since the inner names of a map differ.
+        if str(found[field.name]) not in (str(field.type), _BEFORE.get((name, field.name))):
             raise JobRejected(
                 f"column {field.name} of {folder} is {found[field.name]} and not {field.type}: another program "
                 "changed it; choose another --lake"

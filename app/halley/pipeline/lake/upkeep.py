@@ -15,12 +15,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from halley.pipeline.lake import locks
@@ -37,21 +35,25 @@ from halley.pipeline.lake.tables import (
     refusal,
     translate_read_errors,
 )
+from halley.pipeline.portions import PORTION_ROWS, read
 
 FILE_ROWS = 250_000
 """The most rows of a compacted file."""
 
 _MOST_ROWS, _MOST_BYTES = FILE_ROWS * 4, 134_217_728
-"""The most that is sorted at a time, plus one batch: rows, and their bytes in memory, of which there are two copies."""
+"""The most that is sorted at a time, plus one portion of a file: rows, and their bytes, which are in memory twice."""
 
 _SMALL_ROWS, _SMALL_BYTES = FILE_ROWS // 4, 8_388_608
 """A sorted file with fewer rows and bytes is compacted again with new files, or if there are `_MANY` such files."""
 
 _MANY = 8
-_BATCH_ROWS = 16_384
+_BATCH_ROWS = PORTION_ROWS
 
 SORTED = "sorted-"
 """The beginning of the names of compacted files."""
+
+_FULL = f"{SORTED}full-"
+"""The same for files that got all bytes that are sorted at a time; on disk they can be small, as text is compressed."""
 
 
 class Compacted(NamedTuple):
@@ -97,28 +99,40 @@ def rewrite(lake: Where, table: LakeTable, files: list[File], on_progress: Calla
         with translate_read_errors(root, files):
             for rows in _portions(table, [file.path for file in files], columns):
                 file_rows = -(-rows.num_rows // -(-rows.num_rows // FILE_ROWS))
-                written += write(place, shape, rows, is_one_partition=True, prefix=SORTED, file_rows=file_rows)
+                prefix = _FULL if rows.nbytes >= _MOST_BYTES else SORTED
+                written += write(place, shape, rows, is_one_partition=True, prefix=prefix, file_rows=file_rows)
                 done += rows.num_rows
                 on_progress(done)
+                del rows  # before the next ones are read
         commit_files(table, written, removed=files, is_rewrite=True)
     return len(written)
 
 
 def _portions(table: LakeTable, files: Sequence[str], columns: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of files in their order, in portions that are small enough to be sorted in memory."""
-    rows = ds.dataset(list(files), schema=columns, format="parquet", filesystem=table.files)
     portion: list[pa.RecordBatch] = []
     count = nbytes = 0
-    with closing(rows.to_batches(batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1)) as batches:
-        for batch in batches:
-            portion.append(batch)
-            count += batch.num_rows
-            nbytes += batch.nbytes
+    stored = table.files
+    for file in files:
+        for rows in read(file, most_rows=_BATCH_ROWS, filesystem=stored):
+            portion.append(_completed(rows, columns))
+            count += rows.num_rows
+            nbytes += rows.nbytes
             if count >= _MOST_ROWS or nbytes >= _MOST_BYTES:
                 yield pa.Table.from_batches(portion, columns)
                 portion, count, nbytes = [], 0, 0
     if count:
         yield pa.Table.from_batches(portion, columns)
+
+
+def _completed(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return rows of a file with the table's present columns: those that were added since are null."""
+    known = {*rows.schema.names}
+    arrays = [
+        rows[each.name].cast(each.type) if each.name in known else pa.nulls(rows.num_rows, each.type)
+        for each in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _chosen(lake: Where, table: LakeTable, least: int) -> list[list[File]]:
@@ -129,21 +143,21 @@ def _chosen(lake: Where, table: LakeTable, least: int) -> list[list[File]]:
     found = defaultdict(list)
     for file in table.data_files():
         is_uncommitted = "last" in shape.columns.names and file.greatest["last"] >= settled
-        is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES
-        if not is_uncommitted and not (_is_sorted(file) and is_large):
+        is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES or _is_named(file, _FULL)
+        if not is_uncommitted and not (_is_named(file, SORTED) and is_large):
             found[tuple(file.partition.items())].append(file)
     by = shape.ordered_by
     newest = max((file.partition.get("day") or "" for files in found.values() for file in files), default="")
     return [
         sorted(files, key=lambda file: file.least.get(by, 0))
         for _, files in sorted(found.items(), key=str)
-        if (len(files) >= _MANY or not all(_is_sorted(file) for file in files))
+        if (len(files) >= _MANY or not all(_is_named(file, SORTED) for file in files))
         and (len(files) >= least or (files[0].partition.get("day") or "") < newest)
     ]
 
 
-def _is_sorted(file: File) -> bool:
-    return file.path.rpartition("/")[2].startswith(SORTED)
+def _is_named(file: File, beginning: str) -> bool:
+    return file.path.rpartition("/")[2].startswith(beginning)
 
 
 class Vacuumed(NamedTuple):

@@ -33,6 +33,7 @@ from halley.pipeline.lake.tables import (
     open_all,
     select,
 )
+from halley.pipeline.portions import PORTION_ROWS, read
 from halley.pipeline.source.log import offsets
 
 _WINDOW_OFFSETS = 4_194_304
@@ -41,8 +42,6 @@ _WINDOW_OFFSETS = 4_194_304
 _MOST_LISTED = 5
 _SAMPLE_ROWS = 1_000
 """The rows of each file whose checksums are compared if not all are."""
-
-_BATCH_ROWS = 16_384
 
 
 class Finding(NamedTuple):
@@ -212,14 +211,12 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
 
 def _some(events: LakeTable, file: File, count: int) -> Iterator[pa.RecordBatch]:
     """Yield the first `count` rows of a file, in batches."""
-    with pq.ParquetFile(file.path, filesystem=events.files) as parquet:
-        for rows in parquet.iter_batches(
-            min(_BATCH_ROWS, count), columns=[name for name in COLUMNS if name != "protocol"]
-        ):
-            yield rows.slice(0, count)
-            count -= rows.num_rows
-            if count <= 0:
-                return
+    names = [name for name in COLUMNS if name != "protocol"]
+    for rows in read(file.path, names, min(PORTION_ROWS, count), filesystem=events.files):
+        yield rows.slice(0, count)
+        count -= rows.num_rows
+        if count <= 0:
+            return
 
 
 _SETTLED_US = 60_000_000

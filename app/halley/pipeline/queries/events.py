@@ -2,6 +2,9 @@
 
 The offsets of compacted files overlap, since they are sorted by topic. Files that overlap are read together:
 first only the offsets of matching events, then the rows, one range of offsets after another. Spark is not needed.
+
+How many rows such a range may have is estimated from the files' sizes. Where it has larger rows than that, its upper
+half is dropped, as often as necessary, and read again as the next range.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
 from halley.pipeline.queries.skipping import Every, Within, needed
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
@@ -76,11 +80,35 @@ class EventReader:
                 continue
             with translate_read_errors(self._folder):
                 size = _stretch_rows(group, self._events.filesystem)
-            for start in range(0, len(offsets), size):
-                stretch = offsets[start : start + size]
-                low, high = stretch[0].as_py(), stretch[-1].as_py()
-                within = (pc.field("offset") >= low) & (pc.field("offset") <= high)
-                yield self._read(group, STORED.names, self._condition & within).sort_by("offset").to_pylist()
+            start = 0
+            while start < len(offsets):
+                found = self._stretch(group, offsets[start : start + size])
+                start += found.num_rows
+                yield found.to_pylist()
+
+    def _stretch(self, group: Sequence[File], offsets: pa.Array) -> pa.Table:
+        """Read the events at these offsets, or the first of them that fit into memory, in order."""
+        found = STORED.empty_table()
+        high = offsets[-1].as_py()
+        within = (pc.field("offset") >= offsets[0].as_py()) & (pc.field("offset") <= high)
+        for part in self._row_groups(group, within):
+            found = pa.concat_tables([found, part.filter(pc.less_equal(part["offset"], high))])
+            while found.nbytes > _STRETCH_BYTES and found.num_rows > 1:
+                first_half = pc.sort_indices(found["offset"])[: found.num_rows // 2]
+                found = found.take(first_half)
+                high = found["offset"][-1].as_py()
+        return found.sort_by("offset")
+
+    def _row_groups(self, group: Sequence[File], within: pc.Expression) -> Iterator[pa.Table]:
+        """Read the selected rows of one row group after the other, and no others ahead of them."""
+        condition = self._condition & within
+        for file in group:
+            with translate_read_errors(self._folder):
+                parts = self._fragments[file.path].split_by_row_group(condition, schema=self._events.schema)
+            for part in parts:
+                with translate_read_errors(self._folder):
+                    rows = part.to_table(schema=self._events.schema, columns=STORED.names, filter=condition)
+                yield self._only_wanted(rows)
 
     def _offsets(self, group: Sequence[File], after: int) -> pa.Array:
         found = self._read(group, ["offset"], self._condition & (pc.field("offset") > after))
@@ -137,11 +165,12 @@ def lines(lake: Where, selection: Selection) -> Iterator[list[str]]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    topic, by = row["topic"], row["protocol"]
+    channel, name, protocol = (orjson.dumps(each).decode() for each in (to_channel(topic), name_of(topic, by), by))
     value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
     nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
     ext = f',"ext":{row["details"]}' if row["details"] is not None and row["protocol"] == "bayeux" else ""
     return (
-        f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
+        f'{{"channel":{channel},"name":{name},"data":{row["payload"]},"position":{row["offset"]},'
         f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}{ext}}}'
     )

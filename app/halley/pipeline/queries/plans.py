@@ -13,9 +13,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from halley.broker.names import SPACE
 from halley.pipeline.lake.tables import DAY_US, to_us
 from halley.pipeline.queries.skipping import ANYTHING, Condition, Every, Null, Some, Value, Within
 from halley.pipeline.queries.views import Computed, View
+from halley.protocols.names import BAYEUX, NT4, WAMP, beginning_of, topic_of
 
 Fields = dict[str, Any]
 Columns = Mapping[int, str]
@@ -125,8 +127,9 @@ def _comparison(kind: str, left: Node, right: Node, columns: Columns, view: View
     if column is None or value is None:
         return ANYTHING
     computed = view.computed.get(column)
-    if computed is not None and computed.kind == "channel":
-        return _channel(str(value), computed.source) if kind.startswith("Equal") else ANYTHING  # their orders differ
+    if computed is not None and computed.kind in ("channel", "name"):
+        is_equality = kind.startswith("Equal")
+        return _named(computed, str(value), is_whole=True) if is_equality else ANYTHING  # they are in another order
     last: Value = value
     if computed is not None:
         column = computed.source
@@ -140,38 +143,34 @@ def _comparison(kind: str, left: Node, right: Node, columns: Columns, view: View
     return Within(column, low, high)
 
 
-def _channel(name: str, column: str) -> Condition:
-    """Convert the equality with a channel's name to a condition on the topic."""
-    plain = _plain(name)
-    is_plain = plain == name[1:] and name[:1] == "/"
-    return Within(column, plain, plain) if is_plain else _topics(name, plain, column)
-
-
 def _prefix(column: str, prefix: str, computed: Computed | None) -> Condition:
     if computed is None:
         return _begins(column, prefix)
-    return _topics(prefix, _plain(prefix), computed.source) if computed.kind == "channel" else ANYTHING
+    return _named(computed, prefix, is_whole=False) if computed.kind in ("channel", "name") else ANYTHING
 
 
-def _topics(name: str, plain: str, column: str) -> Condition:
-    """The condition that a topic's channel begins with `name`, of which only the `plain` part is checked."""
-    if not name:
-        return Within(column)
-    return _begins(column, plain) if name[0] == "/" else Some(())
+def _named(computed: Computed, name: str, *, is_whole: bool) -> Condition:
+    """Convert the condition that a channel or name is `name`, or else that it begins so, to one on its topic."""
+    source = computed.source
+
+    def topics(protocol: str) -> Condition:
+        found = topic_of(name, protocol) if is_whole else beginning_of(name, protocol)
+        if found is None:
+            return Some(())
+        return Within(source, found, found) if is_whole else _begins(source, found)
+
+    of_realms = _begins(source, SPACE)  # topics of further realms, of which a URI does not say in which it is
+    channels = Some((topics(BAYEUX), of_realms)) if name.startswith(f"/{SPACE}") else topics(BAYEUX)
+    if computed.kind == "channel":
+        return channels
+    uris = Every((Within("protocol", WAMP, WAMP), Some((topics(WAMP), of_realms))))
+    return Some((channels, uris, Every((Within("protocol", NT4, NT4), topics(NT4)))))
 
 
 def _begins(column: str, prefix: str) -> Condition:
     """The condition that a text begins with a prefix: the text is at most the prefix with the next last character."""
     is_ascii = prefix[-1:].isascii() and prefix
     return Within(column, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1) if is_ascii else None)
-
-
-def _plain(name: str) -> str:
-    """The part of a channel's name, without the first slash, up to a character that topics may write differently."""
-    for at, char in enumerate(name[1:]):
-        if not (char.isascii() and (char.isalnum() or char in "_-/")):
-            return name[1 : at + 1]
-    return name[1:]
 
 
 def _column(node: Node, columns: Columns) -> str | None:
@@ -195,7 +194,7 @@ def _constant(node: Node, kind: object) -> Value | None:
 
 
 _READERS: Mapping[str, Callable[[str], Value]] = {
-    "string": str,
+    "string": lambda text: text.encode().decode(),  # half of a surrogate pair is refused: Spark reads it otherwise
     **dict.fromkeys(("long", "integer", "short", "byte"), int),
     "double": float,
     "boolean": {"true": True, "false": False}.__getitem__,

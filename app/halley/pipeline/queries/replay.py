@@ -29,6 +29,7 @@ from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.lake.place import Where, state_folder
 from halley.pipeline.queries.events import EventReader, Selection
 from halley.protocols.bayeux.names import to_channel
+from halley.protocols.names import name_of
 from halley.settings import History
 
 Row = Mapping[str, Any]
@@ -36,7 +37,9 @@ Row = Mapping[str, Any]
 KEY_AGE_S = History().key_age_s
 """How long a server keeps idempotency keys by default, in seconds."""
 
-_BATCH_EVENTS = 100
+_BATCH_EVENTS, _BATCH_CHARS = 100, 1_048_576
+"""The maximum of events in a batch, and of characters in their payloads, to which the last event may add more."""
+
 _PAUSE_S, _MOST_PAUSE_S = 0.02, 0.5
 _PATIENCE_S = 60.0
 _REASONS = 10
@@ -122,16 +125,18 @@ class Replay:
         """Yield the events in batches, in order, as soon as they are due."""
         stretches = self._reader.rows(self._after)
         batch: list[Row] = []
+        chars = 0
         while (rows := await asyncio.to_thread(next, stretches, None)) is not None:
             for row in rows:
                 wait_s = pace.wait_s(row["time_us"])
-                if batch and (wait_s > 0 or len(batch) >= _BATCH_EVENTS):
+                if batch and (wait_s > 0 or len(batch) >= _BATCH_EVENTS or chars >= _BATCH_CHARS):
                     yield batch
-                    batch = []
+                    batch, chars = [], 0
                     wait_s = pace.wait_s(row["time_us"])
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                 batch.append(row)
+                chars += len(row["payload"])
         if batch:
             yield batch
 
@@ -176,7 +181,7 @@ class Replay:
             )
         self.refused += 1
         if len(self._reasons) < _REASONS:
-            self._reasons[f"offset {row['offset']}, {to_channel(row['topic'])}: {verdict}"] = None
+            self._reasons[f"offset {row['offset']}, {name_of(row['topic'], row['protocol'])}: {verdict}"] = None
 
     def _note(self, sending: int | None) -> None:
         self._is_sending = sending is not None

@@ -1,29 +1,35 @@
 """SQL queries over the lake: the files that a query needs, and its rows.
 
 Spark reads the Parquet files directly and does not use Delta's statistics. So a query is planned twice: over tables
-without files, to find its conditions on each table; then over the files that can hold matching rows. Statements that
-are not queries are refused.
+without files, to find its conditions on each table; then over the files that can hold matching rows. What SHOW TABLES,
+SHOW COLUMNS and DESCRIBE return is Spark's answer over tables without files, whose columns have their meanings as
+comments. Other statements are refused (`statements.py`).
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
+from halley.pipeline.lake.dictionary import DICTIONARY
 from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import TABLES, File, check_files
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
+from halley.pipeline.queries.statements import statement_of
 from halley.pipeline.queries.views import View, views_of
 
 SENTENCE_CHARS = 300
@@ -32,53 +38,60 @@ _SLACK_US = 600_000_000
 """How far the clock may move between the plans of a query that reads it."""
 
 _CLOCK = re.compile(r"now|today|tomorrow|yesterday|current|curdate|local|unix|getdate", re.IGNORECASE)
-_COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
-_CHANGES = re.compile(
-    r'"class":"[\w.]+\.(InsertInto\w+|UnresolvedExecuteImmediate|Call|ScriptTransformation|CompoundBody)"'
-)
-_REFLECTION = re.compile(r"\b(java_method|reflect|try_reflect)\b", re.IGNORECASE)
 _CODE = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
-_ONLY_READS = "only a query is allowed (SELECT, WITH, VALUES, TABLE), not a statement that changes anything"
 
 
 class Answer(NamedTuple):
-    """A query's rows, which are computed only when they are read, and the files that they are read from."""
+    """A query's rows, which are computed only when they are read, and the files that they are read from.
+
+    `explained`: the query was in an EXPLAIN of this mode (`simple`, `formatted`, ...), which asks for its plan.
+    """
 
     rows: DataFrame
     readings: list[Reading]
+    explained: str | None = None
 
     @property
     def plan(self) -> str:
-        """Spark's plans of the query, as text."""
-        frame: Any = self.rows
-        return str(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
+        """The files that would be read, and Spark's plan of the query in the mode of its EXPLAIN, else all plans."""
+        text = io.StringIO()
+        with redirect_stdout(text):  # PySpark only prints plans
+            self.rows.explain(mode=self.explained or "extended")
+        files = (f"reads {reading}; no other file can have matching rows\n" for reading in self.readings)
+        return "".join(files) + text.getvalue().strip("\n")
 
 
-def ask(spark: SparkSession, lake: Where, query: str, *, skips: bool = True) -> Answer:
-    """Return the answer to a query. With `skips`, files that cannot hold matching rows are not read.
+def ask(spark: SparkSession, lake: Where, statement: str, *, skips: bool = True) -> Answer:
+    """Return the answer to a query or a statement about tables. With `skips`, files without matching rows are not read.
 
-    Raises `JobRejected` if the statement is not a query, does not parse, or names a table or column that does not
+    Raises `JobRejected` if the statement is another one, does not parse, or names a table or column that does not
     exist, or if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
     if not isinstance(lake, Path) and not str(spark.sparkContext.master).startswith("local"):
         raise JobRejected(f"{lake} is in an object store, which Spark can query with --master local[*] only")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
-    views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     try:
-        _check(spark, query)
-        conditions = _conditions(spark, views, query)
-        if skips and _CLOCK.search(query):
-            answer = _run(spark, views, query, {name: widened(each, _SLACK_US) for name, each in conditions.items()})
-            later = _conditions(spark, views, query)
-            if all(_has_read(each, views[each.table].files(), later[each.table]) for each in answer.readings):
-                return answer
-            skips = False
-        if not skips:
-            conditions = dict.fromkeys(conditions, ANYTHING)
-        return _run(spark, views, query, conditions)
+        asked = statement_of(spark, statement)
+        if asked.is_about_tables:
+            return Answer(_about_tables(spark, lake, statement), [])
+        return _query(spark, lake, asked.query, skips=skips)._replace(explained=asked.explained)
     except PySparkException as error:
         raise JobRejected(sentence(error)) from error
+
+
+def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answer:
+    views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
+    conditions = _conditions(spark, views, query)
+    if skips and _CLOCK.search(query):
+        answer = _run(spark, views, query, {name: widened(each, _SLACK_US) for name, each in conditions.items()})
+        later = _conditions(spark, views, query)
+        if all(_has_read(each, views[each.table].files(), later[each.table]) for each in answer.readings):
+            return answer
+        skips = False
+    if not skips:
+        conditions = dict.fromkeys(conditions, ANYTHING)
+    return _run(spark, views, query, conditions)
 
 
 def _has_read(reading: Reading, files: list[File], later: Condition) -> bool:
@@ -106,18 +119,30 @@ def computing() -> Iterator[None]:
         raise JobFailed(f"the query failed: {sentence(Exception(java_message(error) or error.errmsg))}") from error
 
 
-def _check(spark: SparkSession, query: str) -> None:
-    """Raise `JobRejected` if a statement is not a query. Spark runs a command at once, so check first."""
-    session = spark._jsparkSession  # noqa: SLF001 - PySpark has no parser of its own
-    plan = session.sessionState().sqlParser().parsePlan(query)
-    commands = spark._jvm.java.lang.Class.forName(_COMMAND)  # type: ignore[union-attr] # noqa: SLF001
-    if commands.isInstance(plan) or _CHANGES.search(plan.toJSON()) or _REFLECTION.search(query):
-        raise JobRejected(_ONLY_READS)
+def _about_tables(spark: SparkSession, lake: Where, statement: str) -> DataFrame:
+    """Return Spark's answer to a statement about tables; that to SHOW TABLES has their meanings instead of flags."""
+    session = _session(spark)
+    with tempfile.TemporaryDirectory(prefix="halley-") as nothing:
+        for view in views_of(lake, TABLES).values():
+            view.empty(session, Path(nothing)).createOrReplaceTempView(view.name)
+        rows = session.sql(statement)
+    if "tableName" not in rows.columns:
+        return rows
+    texts = ((f.lit(name), f.lit(f"{entry.grain} ({entry.layer})")) for name, entry in DICTIONARY.items())
+    meanings = f.create_map(*chain.from_iterable(texts))
+    return rows.select("tableName", meanings[f.col("tableName")].alias("comment"))
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session of its own for one statement, in which SQL cannot name files."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.runSQLOnFiles", "false")
+    return session
 
 
 def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
     """The query's condition on each table that it names."""
-    session = spark.newSession()
+    session = _session(spark)
     session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # JSON omits the values of a set
     session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")  # columns identify tables
     with tempfile.TemporaryDirectory(prefix="halley-") as nothing:
@@ -133,7 +158,7 @@ def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> d
 
 
 def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, Condition]) -> Answer:
-    session = spark.newSession()
+    session = _session(spark)
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")  # no job that lists files
     readings = []
     for view in views.values():
@@ -153,8 +178,8 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
 By = Literal["events", "bytes"]
 
 _QUERY = """
-    select channel, count(*) as events, sum(octet_length(payload)) as bytes, count(distinct authid) as publishers,
-           min(time) as first, max(time) as last
+    select channel, mode(name, true) as name, count(*) as events, sum(octet_length(payload)) as bytes,
+           count(distinct authid) as publishers, min(time) as first, max(time) as last
     from events {where} group by channel order by {by} desc, channel limit {most}
 """
 

@@ -1,6 +1,7 @@
 """The tables of the lake as queries see them: the stored columns, and computed ones that are easier to read.
 
-channel   the topic's Bayeux name
+channel   the topic's channel, as Bayeux writes it
+name      the topic's name as the publisher's protocol writes it
 time ...  for each column that ends in `_us` a timestamp, named without that ending
 day       the tables' column `day`, which is computed, since it is only in the names of folders
 """
@@ -8,7 +9,6 @@ day       the tables' column `day`, which is computed, since it is only in the n
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -22,33 +22,28 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, no_lake
+from halley.pipeline.lake.dictionary import meaning
 from halley.pipeline.lake.place import Where, fetch
 from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
+from halley.pipeline.queries import names
 from halley.pipeline.queries.skipping import Condition, Every, Null, Some, Within
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
-_PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}
-_ESCAPED_IN_CHANNELS = "|".join(f"{code:02x}" for code in range(128) if not re.match(r"[\w!~()$@-]", chr(code)))
-_NEXT = "!21[89ab][0-9a-f]"
-_BEYOND_ASCII = (
-    f"(?:c[2-9a-f]|d[0-9a-f]){_NEXT}|e0!21[ab][0-9a-f]{_NEXT}|ed!21[89][0-9a-f]{_NEXT}|e[1-9a-cef](?:{_NEXT}){{2}}"
-    f"|f0!21[9ab][0-9a-f](?:{_NEXT}){{2}}|f[1-3](?:{_NEXT}){{3}}|f4!218[0-9a-f](?:{_NEXT}){{2}}"
-)
-_PLAIN_MARK = f"!21(?!(?:21)*(?:{_ESCAPED_IN_CHANNELS}|{_BEYOND_ASCII}))"
-"""A `!` of the name itself, in a topic, that begins no escape in the channel: what follows spells no character that
-Bayeux escapes (`broker/names.py`)."""
+_NAMES: tuple[Literal["channel", "name"], ...] = ("channel", "name")
 
 
 class Computed(NamedTuple):
-    """How a column is computed from the stored column `source`."""
+    """How a column is computed from the stored column `source`; a name depends on the column `protocol`, too."""
 
-    kind: Literal["channel", "time", "day"]
+    kind: Literal["channel", "name", "time", "day"]
     source: str
 
     def of_row(self) -> Column:
         """Return the value as an expression."""
         if self.kind == "channel":
-            return _channel(f.col(self.source))
+            return names.channel(f.col(self.source))
+        if self.kind == "name":
+            return names.name_of(f.col(self.source), f.col("protocol"))
         time = f.timestamp_micros(f.col(self.source))
         return time.cast("date") if self.kind == "day" else time
 
@@ -70,6 +65,20 @@ class View(NamedTuple):
     computed: Mapping[str, Computed]
 
     @property
+    def schema(self) -> StructType:
+        """All columns in order, each with its meaning as a comment."""
+        types = {"channel": StringType(), "name": StringType(), "time": TimestampType()}
+        computed = [
+            StructField(name, types[each.kind]) for name, each in self.computed.items() if name not in self.stored.names
+        ]
+        return StructType(
+            [
+                StructField(field.name, field.dataType, metadata={"comment": meaning(self.name, field.name)})
+                for field in (*self.stored.fields, *computed)
+            ]
+        )
+
+    @property
     def columns(self) -> list[str]:
         """The names of all columns, in order."""
         return [*dict.fromkeys([*self.stored.names, *self.computed])]
@@ -80,11 +89,7 @@ class View(NamedTuple):
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
-        types = {"channel": StringType(), "time": TimestampType()}
-        more = [
-            StructField(name, types[each.kind]) for name, each in self.computed.items() if name not in self.stored.names
-        ]
-        return spark.read.schema(StructType([*self.stored.fields, *more])).parquet(folder.as_uri())
+        return spark.read.schema(self.schema).parquet(folder.as_uri())
 
     def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
         """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
@@ -105,12 +110,12 @@ class View(NamedTuple):
         )
 
 
-def views_of(lake: Where, names: Iterable[str]) -> dict[str, View]:
+def views_of(lake: Where, tables: Iterable[str]) -> dict[str, View]:
     """Return views of these tables, by name; a table that does not exist yet has no rows.
 
     Raises `JobRejected`, also if there is no lake.
     """
-    views = {name: _view(lake, name) for name in names}
+    views = {name: view_of(path(lake, name), open_table(lake, name)) for name in tables}
     if views and all(each.table is None for each in views.values()) and not open_all(lake):
         raise no_lake(lake)
     return views
@@ -149,23 +154,17 @@ def as_column(condition: Condition) -> Column:
             return reduce(or_, map(as_column, parts), f.lit(False))  # noqa: FBT003 - a value
 
 
-def _view(lake: Where, name: str) -> View:
-    table = open_table(lake, name)
+def view_of(folder: Where, table: LakeTable | None) -> View:
+    """Return the view of a table, by its folder; `table` is None if the table does not exist."""
+    name = folder.name
     columns = TABLES[name].columns if table is None else table.columns()
     computed = {"day": Computed("day", _DAY_OF[name])} if name in _DAY_OF else {}
-    if "topic" in columns.names and "channel" not in columns.names:
-        computed["channel"] = Computed("channel", "topic")
+    if "topic" in columns.names:
+        for kind in _NAMES:
+            if kind not in columns.names:
+                computed[kind] = Computed(kind, "topic")
     for each in columns.names:
         if each.endswith("_us") and each.removesuffix("_us") not in columns.names:
             computed[each.removesuffix("_us")] = Computed("time", each)
     stored = StructType.fromJson(json.loads(Schema.from_arrow(columns).to_json()))
-    return View(name, path(lake, name), table, stored, computed)
-
-
-def _channel(topic: Column) -> Column:
-    """The same conversion as `protocols.bayeux.names.to_channel`, in Spark."""
-    name = topic
-    for escape, char in _PLAIN_IN_CHANNELS.items():
-        name = f.replace(name, f.lit(escape), f.lit(char))
-    name = f.regexp_replace(name, _PLAIN_MARK, "!")
-    return f.concat(f.lit("/"), f.when(topic.contains("!"), name).otherwise(topic))
+    return View(name, folder, table, stored, computed)

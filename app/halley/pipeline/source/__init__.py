@@ -1,6 +1,7 @@
 """The log as a PySpark data source: `spark.read.format("halley").load("halley-data")`, batch and streaming.
 
-    source.py      the data source: options, partitions, what is pushed down, offsets of a stream
+    source.py      the data source: partitions, a task's rows as Arrow, offsets of a stream
+    options.py     its options, and which of its columns a schema chooses
     columns.py     the columns, for Spark and for Arrow, and those that are lifted from payloads
     log.py         the interface of a log: its head, its rows, and the offsets without a row (`open_log` below)
     folder_log.py  the log in a data folder on this machine, also while a server writes it

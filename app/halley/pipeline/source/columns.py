@@ -1,12 +1,14 @@
-"""The columns of the source: those of a stored event, those of a fault, and scalars that are lifted from payloads.
+"""The columns of the source: those of a stored event, what is computed of them, those of a fault, and lifted scalars.
 
-Columns have Spark's types long and string, and are nullable; a lifted column has the type that its setting names.
+Stored columns have Spark's types long and string; a lifted column has the type that its setting names. All are
+nullable.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,13 +18,17 @@ import pyarrow as pa
 from halley.broker.names import Match, Pattern, matches
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import Bounds, to_channel
+from halley.protocols.names import name_of, to_pattern
 from halley.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")
 """Columns that are null in an event's row. In other rows they mean that the offsets from the row's to `fault_last` have
 no event, for the reason `fault`."""
+
+COMPUTED = {"channel": "string", "name": "string", "time": "timestamp"}
+"""The columns that are computed of stored ones, as the lake's SQL has them, with their types."""
 
 _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
 _CACHED_TOPICS = 65_536
@@ -55,7 +61,11 @@ def lifts_of(settings: Settings) -> str:
 
 
 class Lifting:
-    """Takes scalars from payloads. `columns` are the names with their types, in order of first mention.
+    """Takes scalars from payloads.
+
+    columns     the names with their types, in order of first mention
+    mismatches  of how many events a column could take nothing, although there was a value, by column and by the value's
+                kind: string, long, double, boolean, array, object
 
     Raises `JobRejected` if `text` is not a result of `lifts_of`.
     """
@@ -69,6 +79,8 @@ class Lifting:
         for lift in self._lifts:
             if self.columns.setdefault(lift.column, lift.type) != lift.type or lift.column in COLUMNS:
                 raise JobRejected(f"the lifted column {lift.column} has two types, or the name of a stored column")
+        self.mismatches: Counter[tuple[str, str]] = Counter()
+        self._names = [*self.columns]
         self._places = {name: place for place, name in enumerate(self.columns)}
         self._ways: dict[str, tuple[_Way, ...]] = {}
 
@@ -89,9 +101,17 @@ class Lifting:
             if payload is None:
                 continue
             content = orjson.loads(payload)
+            refused: dict[int, Any] = {}
             for place, tokens, convert in found:
                 if values[place][row] is None:
-                    values[place][row] = convert(_at(content, tokens))
+                    value = _at(content, tokens)
+                    taken = values[place][row] = convert(value)
+                    if taken is not None:
+                        refused.pop(place, None)
+                    elif value is not None:
+                        refused.setdefault(place, value)
+            for place, value in refused.items():
+                self.mismatches[self._names[place], kind_of(value)] += 1
         return values
 
     def _ways_for(self, topic: str) -> tuple[_Way, ...]:
@@ -129,6 +149,16 @@ def _at(content: Any, tokens: tuple[str, ...]) -> Any:
     return content
 
 
+def kind_of(value: Any) -> str:
+    """Return the kind of a JSON value, by Spark's names of types; a whole number beyond those of a long is a double."""
+    if type(value) is int:
+        return "long" if _LONG_LOW <= value <= _LONG_HIGH else "double"
+    return _KINDS[type(value)]
+
+
+_KINDS = {str: "string", float: "double", bool: "boolean", list: "array", dict: "object"}
+
+
 def _long(value: Any) -> int | None:
     if type(value) is float:
         if not value.is_integer():
@@ -157,13 +187,28 @@ _TYPES = {
     "boolean": _Type(pa.bool_(), lambda value: value if type(value) is bool else None),
 }
 
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+    """Return the values of a column of `COMPUTED` for rows whose stored columns are given by name."""
+    if column == "time":
+        return stored["time_us"]
+    topics = stored["topic"]
+    if column == "channel":
+        channels = {topic: to_channel(topic) if topic else None for topic in set(topics)}
+        return [channels[topic] for topic in topics]
+    keys = [*zip(topics, stored["protocol"], strict=True)]
+    names = {key: name_of(*key) if key[0] else None for key in set(keys)}
+    return [names[key] for key in keys]
+
 
 def types_of(lifting: Lifting, *, with_faults: bool) -> dict[str, str]:
-    """Return the source's columns and their types, by the names that the settings and Spark have for them."""
+    """Return the source's columns, except the computed ones, and their types, by Spark's and the settings' names."""
     own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
     return own | lifting.columns
 
 
 def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
     """Return columns with types as Spark and the settings name them as a schema of Arrow."""
-    return pa.schema([(name, _TYPES[kind].arrow) for name, kind in types.items()])
+    return pa.schema([(name, _TIME if kind == "timestamp" else _TYPES[kind].arrow) for name, kind in types.items()])

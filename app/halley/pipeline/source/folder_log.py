@@ -23,17 +23,19 @@ from pathlib import Path
 
 from halley.history import checksummed_json, consumers, segment
 from halley.history.checksummed_json import DocumentDamaged
-from halley.history.damage import is_passing
-from halley.history.folder import FolderUnusable, Identity, begin_of, read_mark, segment_files
+from halley.history.damage import Corrupt, is_passing
+from halley.history.folder import FolderUnusable, Identity, Segment, begin_of, read_mark, segment_files
+from halley.history.query import Budget, SegmentScan
+from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.history.rules import NEVER
 from halley.history.seals import Seal
+from halley.history.segment_reader import SegmentReader
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
-_PAYLOAD = COLUMNS.index("payload")
-_FETCH_ROWS = 64
+_PAYLOAD, _DETAILS, _AUDIENCE = map(COLUMNS.index, ("payload", "details", "audience"))
 _MARK_TRIES, _MARK_WAIT_S = 50, 0.01
 
 
@@ -52,8 +54,11 @@ class FolderLog:
         first = min(files[0][0], marked + 1) if files else marked + 1
         return Head(identity.log_id, begin_of(first, identity.holes), marked + 1, identity.holes)
 
-    def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
+    def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`.
+
+        With a filter only the wanted rows are yielded, and only these are read where an index finds them.
+        """
         identity = self.identity()
         at = first
         is_second_try = False
@@ -72,9 +77,10 @@ class FolderLog:
             assert path is not None
             end = min(end, ends)
             before = at
-            for rows in self._rows(path, at, end, identity, is_second_try=is_second_try):
-                yield rows
-                at = rows[-1][0] + 1
+            for rows, reached in self._rows(path, at, end, identity, wanted, is_second_try=is_second_try):
+                if rows:
+                    yield rows
+                at = reached
             if at == before and is_second_try:
                 is_there = path.exists()  # else retention has just deleted the segment
                 end = min(segment_until, ends)
@@ -156,26 +162,32 @@ class FolderLog:
     # Rows
 
     def _rows(
-        self, path: Path, first: int, until: int, identity: Identity, *, is_second_try: bool
-    ) -> Iterator[list[Row]]:
-        """Yield the rows of a range of one segment, up to the first batch in which one is missing or damaged."""
+        self, path: Path, first: int, until: int, identity: Identity, wanted: RowFilter, *, is_second_try: bool
+    ) -> Iterator[tuple[list[Row], int]]:
+        """Yield the wanted rows of a range of one segment, in batches with the offset behind what was read for each.
+
+        It ends with the last batch before one in which a row is missing or damaged.
+        """
         connection = None
-        at = first
+        at, unsealed = first, Segment(path, first, until - 1)
         try:
             while at < until:
                 if connection is None:
-                    is_sealed = _is_sealed(path)
-                    connection = segment.read(path, is_sealed=is_sealed)
+                    sealed = _sealed(path)
+                    connection = segment.read(path, is_sealed=sealed is not None)
                     self._check(path, connection, identity)
-                rows, reached = _fetch(connection, at, min(until, at + BATCH_ROWS))
-                if not are_sound(rows, at, reached):
-                    return
-                if not is_sealed:
+                if wanted == EVERY_ROW:
+                    rows, reached = _fetch(connection, at, min(until, at + BATCH_ROWS))
+                    if not are_sound(rows, at, reached):
+                        return
+                else:
+                    rows, reached = _wanted_rows(SegmentReader(connection, sealed or unsealed), at, until, wanted)
+                if sealed is None:
                     connection.close()
                     connection = None
-                yield rows
+                yield rows, reached
                 at = reached
-        except _Damaged:
+        except Corrupt:
             return
         except sqlite3.Error as error:
             if is_second_try and path.exists():
@@ -207,33 +219,46 @@ class FolderLog:
 def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Row], int]:
     """Return the rows from `at` on that make up a batch, and the offset after them. Raises `sqlite3.Error`."""
     rows: list[Row] = []
-    nbytes = 0
+    chars = 0
     try:
         with closing(connection.execute(_SELECT, (at, until))) as cursor:
-            while found := cursor.fetchmany(_FETCH_ROWS):
-                rows += found
-                nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
-                if nbytes > BATCH_BYTES:
-                    return rows, rows[-1][0] + 1
+            for row in cursor:  # not many at a time: each may have megabytes
+                rows.append(row)
+                chars += len(row[_PAYLOAD] or "") + len(row[_DETAILS] or "") + len(row[_AUDIENCE] or "")
+                if chars > BATCH_BYTES:
+                    return rows, row[0] + 1
     except (UnicodeDecodeError, TypeError) as error:  # damaged text, which the error quotes; a number for a text
         raise sqlite3.DatabaseError("malformed") from error
     return rows, until
 
 
-class _Damaged(Exception):
-    """A sealed segment does not match its digests."""
+def _wanted_rows(reader: SegmentReader, first: int, until: int, wanted: RowFilter) -> tuple[list[Row], int]:
+    """Return the wanted rows of a range that make up a batch, and the offset behind what was read for it.
+
+    Rows that are missing in a sealed segment are seen by its digests, and in another one they are counted. Raises
+    `Corrupt`, `sqlite3.Error`.
+    """
+    rows: list[Row] = []
+    nbytes, reached = 0, until
+    for batch in SegmentScan(reader, wanted, Budget(BATCH_ROWS), is_reverse=False).run(first, until - 1):
+        found = [row for row in batch.rows if wanted.matches(row)]
+        rows += found
+        nbytes += sum([len(row.payload or "") for row in found])
+        if len(rows) >= BATCH_ROWS or nbytes > BATCH_BYTES:
+            reached = batch.reached + 1
+            break
+    if not reader.segment.is_sealed and reader.count(first, reached - 1) != reached - first:
+        raise Corrupt(reader.segment.path)
+    return rows, reached
 
 
-def _is_sealed(path: Path) -> bool:
-    """Whether a segment is sealed, so that it is not changed any more. Raises `_Damaged`."""
+def _sealed(path: Path) -> Segment | None:
+    """Return a segment if it is sealed, so that it is not changed any more, else None. Raises `Corrupt`."""
     try:
         seal, found = Seal.load(path), path.stat()
-        if seal.nbytes != found.st_size:
-            return False
-        _compare(path, found.st_ino, found.st_mtime_ns)
+        return _compared(path, found.st_ino, found.st_mtime_ns) if seal.nbytes == found.st_size else None
     except (OSError, DocumentDamaged):
-        return False
-    return True
+        return None
 
 
 def _end_of(path: Path) -> int:
@@ -251,7 +276,12 @@ def _end_of(path: Path) -> int:
 
 
 @lru_cache(1_000)
-def _compare(path: Path, _inode: int, _mtime_ns: int) -> None:
-    """Compare a segment with its digests, once in this process. Raises `_Damaged`, `OSError`, `DocumentDamaged`."""
-    if not Seal.load(path).matches(path):
-        raise _Damaged
+def _compared(path: Path, _inode: int, _mtime_ns: int) -> Segment:
+    """Compare a segment with its digests, once in this process; what readers see of its times is kept with it.
+
+    Raises `Corrupt`, `OSError`, `DocumentDamaged`.
+    """
+    seal = Seal.load(path)
+    if not seal.matches(path):
+        raise Corrupt(path)
+    return Segment(path, seal.first, seal.last, is_sealed=True)

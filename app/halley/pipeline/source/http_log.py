@@ -7,23 +7,29 @@ sent to the servers and nowhere else: it is not in the text of any exception, an
 
 from __future__ import annotations
 
-import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from io import BufferedReader, RawIOBase
+from itertools import pairwise
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 import orjson
 import pyarrow as pa
 
+from halley.broker.events import to_text
 from halley.client.wire import authorities, headers_for, root_url
+from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
+from halley.pipeline.portions import cut
+from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_intact, are_sound, explained
+from halley.protocols.bayeux.names import to_subscription
 
 Result = TypeVar("Result")
 
@@ -35,8 +41,6 @@ _TRIES = 6
 _FIRST_WAIT_S = 0.5
 _REASON_CHARS = 200
 _BUFFER_BYTES = 65_536
-_NEXT = re.compile(r"[?&]from_offset=(\d+)")
-_PAYLOAD = COLUMNS.index("payload")
 _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
 """The errors of a response that ended too early, or is not that of a Halley server."""
 
@@ -86,15 +90,18 @@ class HttpLog:
         self._known = Head(head["log_id"], head["first"], head["next"], holes, damage)
         return self._known
 
-    def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
+    def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`.
+
+        With a filter only the wanted rows are yielded, and only these are sent by the server.
+        """
         at, tries = first, 0
         while at < until:
             try:
                 with self._client() as client:
-                    for found in self._answer(client, at, until):
-                        yield found
-                        at, tries = (found.last if isinstance(found, Fault) else found[-1][0]) + 1, 0
+                    for found, reached in self._answer(client, at, until, wanted):
+                        yield from found
+                        at, tries = reached, 0
             except (_Retry, *_BROKEN) as error:
                 tries += 1
                 self._wait(tries, error)
@@ -115,34 +122,43 @@ class HttpLog:
             raise KeyError
         return head
 
-    def _answer(self, client: httpx.Client, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield the part of a range that one request returns: all of it, unless the response breaks off."""
-        path = f"log?from_offset={first}&until_offset={until - 1}"
+    def _answer(
+        self, client: httpx.Client, first: int, until: int, wanted: RowFilter
+    ) -> Iterator[tuple[list[list[Row] | Fault], int]]:
+        """Yield what one request finds of a range, each part with the offset behind it.
+
+        It is all of the range, unless that is long or the response breaks off.
+        """
+        path = f"log?from_offset={first}&until_offset={until - 1}{_parameters(wanted)}"
+        account = self._accounted if wanted == EVERY_ROW else self._selected
         with self._stream(client, "GET", path, accept=_ARROW) as answer:
             if answer.status_code == HTTPStatus.GONE:
                 begins = self.head().first
                 if begins <= first:
                     raise _Retry(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
-                yield Fault(first, min(until, begins) - 1, "missing")
+                begins = min(until, begins)
+                yield [Fault(first, begins - 1, "missing")], begins
                 return
-            following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
-            reach = int(following[1]) if following else until
             self._check(answer.headers["halley-log-id"])
+            reach = int(answer.headers["halley-until-offset"]) + 1
+            if reach <= first:
+                raise _Retry(f"the log of {self.name} does not reach offset {first} yet")
             is_arrow = answer.headers["content-type"] == _ARROW
             at = first
             for rows in _gathered(_arrow_rows(answer) if is_arrow else _line_rows(answer)):
-                yield from self._accounted(rows, at)
-                at = rows[-1][0] + 1
+                reached = rows[-1][0] + 1
+                yield [*account(rows, at, reached)], reached
+                at = reached
             if at < reach:
-                yield from self._absent(at, reach - 1)
+                yield [*account([], at, reach)], reach
 
     def _check(self, log_id: str) -> None:
         self._log_id = self._log_id or log_id
         if log_id != self._log_id:
             raise JobRejected(f"{self.name} now has another log, which does not continue what was read before")
 
-    def _accounted(self, rows: list[Row], at: int) -> Iterator[list[Row] | Fault]:
-        """Yield rows, and a fault for each range between them; `at` is the first offset that was requested."""
+    def _accounted(self, rows: list[Row], at: int, until: int) -> Iterator[list[Row] | Fault]:
+        """Yield the rows of a range, and a fault for each range between them."""
         begin = 0
         for end in range(1, len(rows) + 1):
             if end < len(rows) and rows[end][0] == rows[end - 1][0] + 1:
@@ -154,6 +170,27 @@ class HttpLog:
                 raise ValueError  # a Halley server does not send this
             yield run
             at, begin = run[-1][0] + 1, end
+        if at < until:
+            yield from self._absent(at, until - 1)
+
+    def _selected(self, rows: list[Row], at: int, until: int) -> Iterator[list[Row] | Fault]:
+        """Yield the faults of a range, and its wanted rows.
+
+        Absent rows are not wanted, or in a range that the server cannot read, which its head says from then on. Rows in
+        such a range were sent before the damage was found.
+        """
+        offsets = [row[0] for row in rows]
+        if not are_intact(rows) or any(low >= high for low, high in pairwise([at - 1, *offsets, until])):
+            raise ValueError  # a Halley server does not send this
+        head = self._head_up_to(until - 1)
+        deleted = [Fault(at, min(head.first, until) - 1, "missing")] if at < head.first else []
+        for fault in [*deleted, *(each for each in _faults(at, until - 1, head) if each.why != "missing")]:
+            sent = bisect_right(offsets, fault.last)
+            first = max(fault.first, offsets[sent - 1] + 1) if sent else fault.first
+            if first <= fault.last:
+                yield fault._replace(first=first)
+        if rows:
+            yield rows
 
     def _absent(self, first: int, last: int) -> list[Fault]:
         """Return the faults of a range without rows, by the last known head or else by a new one."""
@@ -161,11 +198,15 @@ class HttpLog:
             faults = _faults(first, last, self._known)
             if all(fault.why != "missing" for fault in faults):
                 return faults
+        return _faults(first, last, self._head_up_to(last))
+
+    def _head_up_to(self, last: int) -> Head:
+        """Return the present head of the server that is read, which must have the offset `last`. Raises `_Retry`."""
         server = self._at
         head = self.head()
         if self._at != server or head.next <= last:
             raise _Retry(f"the log of {self.name} does not reach offset {last} yet")
-        return _faults(first, last, head)
+        return head
 
     def _client(self) -> httpx.Client:
         root = self._roots[self._at]
@@ -224,6 +265,17 @@ class HttpLog:
             time.sleep(_FIRST_WAIT_S * 2 ** (rounds - 1))
 
 
+def _parameters(wanted: RowFilter) -> str:
+    """Return a filter as further parameters of `GET /log`."""
+    given = {
+        "channel": None if wanted.pattern is None else to_subscription(wanted.pattern),
+        "protocol": wanted.protocol,
+        "from_time": None if wanted.from_time_us is None else to_text(wanted.from_time_us),
+        "until_time": None if wanted.until_time_us is None else to_text(wanted.until_time_us),
+    }
+    return "".join(f"&{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
+
+
 def _faults(first: int, last: int, head: Head) -> list[Fault]:
     return [
         part
@@ -249,30 +301,31 @@ class _Body(RawIOBase):
         return count
 
 
-def _arrow_rows(answer: httpx.Response) -> Iterator[list[Row]]:
+def _arrow_rows(answer: httpx.Response) -> Iterator[tuple[list[Row], int]]:
     with pa.ipc.open_stream(BufferedReader(_Body(answer), _BUFFER_BYTES)) as stream:
         for batch in stream:
-            columns = [batch.column(name).to_pylist() for name in COLUMNS]
-            yield list(zip(*columns, strict=True))
+            for part in cut(batch, BATCH_ROWS, BATCH_BYTES):
+                columns = [part.column(name).to_pylist() for name in COLUMNS]
+                yield list(zip(*columns, strict=True)), part.nbytes
 
 
-def _line_rows(answer: httpx.Response) -> Iterator[list[Row]]:
-    for line in answer.iter_lines():
+def _line_rows(answer: httpx.Response) -> Iterator[tuple[list[Row], int]]:
+    for line in BufferedReader(_Body(answer), _BUFFER_BYTES):  # `iter_lines` splits at U+2028 too, within a string
         row = orjson.loads(line)
-        yield [tuple([row[name] for name in COLUMNS])]
+        yield [tuple([row[name] for name in COLUMNS])], len(line)
 
 
-def _gathered(batches: Iterator[list[Row]]) -> Iterator[list[Row]]:
-    """Join small batches to large ones, within the bounds; none is empty.
+def _gathered(batches: Iterator[tuple[list[Row], int]]) -> Iterator[list[Row]]:
+    """Join small batches, each with its size in bytes, to large ones, within the bounds; none is empty.
 
     Rows that were received before a response was cut off are also yielded.
     """
     rows: list[Row] = []
     nbytes = 0
     try:
-        for batch in batches:
+        for batch, size in batches:
             rows += batch
-            nbytes += sum([len(row[_PAYLOAD] or "") for row in batch])
+            nbytes += size
             if len(rows) >= BATCH_ROWS or nbytes >= BATCH_BYTES:
                 yield rows
                 rows, nbytes = [], 0

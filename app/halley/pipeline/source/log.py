@@ -14,6 +14,7 @@ from zlib import crc32
 from orjson import dumps
 
 from halley.history.damage import outside
+from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.pipeline.errors import JobFailed
 
 Row = tuple[Any, ...]
@@ -86,8 +87,11 @@ class Log(Protocol):
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
 
-    def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
+    def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
         """Yield every offset of a range once, in order: in batches of rows, or in faults.
+
+        With a filter the offsets of intact rows that it does not match are left out; faults are yielded as without
+        one, each before any row behind it that is not in the same batch.
 
         The range must end at `head().next` or before. Raises `JobRejected`, `JobFailed`.
         """
@@ -128,6 +132,14 @@ def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why,
     clipped = [(max(low, first), min(high, last)) for low, high in known]
     within = [Fault(low, high, why) for low, high in clipped if low <= high]
     return sorted([*within, *(Fault(low, high, otherwise) for low, high in outside(first, last, clipped))])
+
+
+def are_intact(rows: list[Row]) -> bool:
+    """Whether each row has its checksum (`halley/history/stored.py`)."""
+    try:
+        return all(crc32(dumps(row[:-1])) == row[-1] for row in rows)
+    except TypeError:  # a flipped bit has turned a text into bytes
+        return False
 
 
 def are_sound(rows: list[Row], first: int, until: int) -> bool:

@@ -6,6 +6,10 @@ spark.read.format("halley").option("url", "https://example.org").option("token_f
 path, or url with token or token_file    the log; several URLs, separated by commas: the first server that answers
 log_id            the log that it must be
 from_offset, until_offset                the range to read, half-open; by default the whole log
+channel           only events of a channel, of a pattern such as /prices/**, or of a name as its publisher writes it,
+                  such as com.shop.order; found by the log's own index
+protocol          only events of a protocol, such as wamp
+from_time, until_time                    only events of a time, both ends included: 2026-07-01T12:00:00Z
 faults=true       rows with `fault` and `fault_last` also for the offsets without an event
 accept_gap=true   go on where offsets are missing for no known reason, or are in a damaged segment
 lift              the columns to lift from payloads: `columns.lifts_of(settings)`
@@ -13,36 +17,48 @@ partition_rows    the most rows that one task reads
 max_rows          for a stream: the most rows in one micro-batch
 behind_s          for a stream: how long to wait for a log that does not reach its checkpoint; 0 unless given
 consumer          for a stream: the consumer name under which it reports its position to the log
+
+Where only some events are read, the offsets of the others are passed over: a stream's position is behind them, and what
+is missing or damaged among them is found as without these options. An erased event has no channel any more, so that
+`channel` leaves it out.
+
+With a schema, `.schema("offset long, topic string")`, only its columns are made, which is faster: Spark does not say
+which columns a query needs.
+
+A query's own conditions are not pushed down. PySpark has an interface for that (`DataSourceReader.pushFilters`), but
+with PySpark 4.3 a condition that was pushed stays with the DataFrame or view, and its next query without conditions
+gets wrong rows, without an error (`tests/pipeline/test_pushed_filters.py` shows it).
 """
 
 from __future__ import annotations
 
 import gc
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from halley.history.consumers import is_name
+from halley.history.row_filter import EVERY_ROW
 from halley.history.stored import COLUMNS, PURGED
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source import open_log
-from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
+from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting, arrow_schema, computed, types_of
 from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
-from halley.settings import Pipeline
+from halley.pipeline.source.options import Options, chosen
 
-_OPTIONS = {
-    "path", "url", "token", "token_file", "log_id", "from_offset", "until_offset", "faults", "accept_gap", "lift",
-    "partition_rows", "max_rows", "behind_s", "consumer",
-}  # fmt: skip
-_LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
-_SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
+_SHAPE = COLUMNS.index("shape")
 _PURGED_COLUMNS = frozenset({"offset", "time_us", "publication", "protocol"})
 """The columns that keep their values in a purged event's row."""
 
@@ -65,92 +81,84 @@ class HalleySource(DataSource):
 
     def schema(self) -> str:
         """Return the columns, which follow from the options, as SQL declares them."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in Options(self.options).types.items())
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of a batch query, for the columns of a schema, in its order. Raises `JobRejected`."""
         options = Options(self.options)
-        types = types_of(options.lifting, with_faults=options.has_faults)
-        return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+        return BatchReader(options, chosen(schema, options.types))
 
-    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it follows from the options
-        """Return the reader of a batch query."""
-        return BatchReader(Options(self.options))
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a streaming query, for the columns of a schema, in its order. Raises `JobRejected`."""
+        options = Options(self.options)
+        return StreamReader(options, chosen(schema, options.types))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: ARG002, N802 - as above; Spark's name
-        """Return the reader of a streaming query."""
-        return StreamReader(Options(self.options))
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Return the writer of a batch (`sink/writer.py`)."""
+        from halley.pipeline.sink.writer import batch_writer
 
+        return batch_writer(schema, self.options, overwrites=overwrite)
 
-class Options:
-    """The source's options, parsed and checked. Raises `JobRejected`."""
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
+        """Return the writer of a stream (`sink/writer.py`); in complete mode it publishes all rows again."""
+        from halley.pipeline.sink.writer import stream_writer
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        unknown = sorted({name.lower() for name in given} - _OPTIONS)
-        if unknown:
-            raise JobRejected(
-                f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
-            )
-        self.log_options = {name: given[name] for name in _LOG_OPTIONS if given.get(name)}
-        self.first = _whole(given, "from_offset")
-        self.until = _whole(given, "until_offset")
-        self.partition_rows = _whole(given, "partition_rows") or Pipeline().partition_rows
-        self.max_rows = _whole(given, "max_rows")
-        self.behind_s = -1.0
-        with suppress(ValueError):
-            self.behind_s = float(given.get("behind_s", "0"))
-        if not 0 <= self.behind_s < math.inf:
-            raise JobRejected(f"the option behind_s must be a number of seconds, not {given['behind_s']}")
-        self.consumer = given.get("consumer", "")
-        if self.consumer and not is_name(self.consumer):
-            raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
-        self.has_faults = _truth(given, "faults")
-        self.accepts_gaps = _truth(given, "accept_gap")
-        self.lifting = Lifting(given.get("lift", ""))
-
-
-def _whole(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise JobRejected(f"the option {name} must be a whole number, at least 1, not {text}")
-    return int(text)
-
-
-def _truth(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise JobRejected(f"the option {name} must be true or false, not {text}")
-    return text == "true"
+        return stream_writer(schema, self.options)
 
 
 class Table:
     """Reads a range of a log as Arrow batches; the part that workers do."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, types: Mapping[str, str] | None = None) -> None:
+        """Set which columns are read, with their types; None: all except the computed ones, as the lake stores them."""
         self.log = open_log(options.log_options)
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
-        self._lifting = options.lifting
-        self.schema = arrow_schema(types_of(self._lifting, with_faults=self._has_faults))
+        self._wanted = options.wanted
+        types = types_of(options.lifting, with_faults=options.has_faults) if types is None else types
+        self._lifting = options.lifting if types.keys() & options.lifting.columns.keys() else Lifting("")
+        self.schema = arrow_schema(types)
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
         return _without_gc(self._batches(first, until))
 
     def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
-        schema = self.schema
-        for found in self.log.read(first, until):
-            columns = self._events(found) if isinstance(found, list) else self._fault(found)
-            if columns:
+        names = (*COLUMNS, *(FAULT_COLUMNS if self._has_faults else ()))
+        for found in self.log.read(first, until, self._wanted):
+            values = self._events(found) if isinstance(found, list) else self._fault(found)
+            if values:
+                columns = dict(zip(names, values, strict=True))
                 if self._lifting:
-                    columns += self._lifting.values(columns[_TOPIC], columns[_PAYLOAD])
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    lifted = self._lifting.values(columns["topic"], columns["payload"])
+                    columns |= zip(self._lifting.columns, lifted, strict=True)
+                arrays = [
+                    pa.array(columns[each.name] if each.name in columns else computed(each.name, columns), each.type)
+                    for each in self.schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def table(self, first: int, until: int) -> pa.Table:
-        """Return a range as one table, for a job's own process. Raises the errors of `batches`."""
-        return pa.Table.from_batches(self.batches(first, until), self.schema)
+    def table(self, first: int, until: int, most_bytes: int) -> pa.Table | None:
+        """Return a range as one table, for a job's own process; None if it has more than `most_bytes` bytes.
+
+        Raises the errors of `batches`.
+        """
+        batches: list[pa.RecordBatch] = []
+        nbytes = 0
+        for batch in self.batches(first, until):
+            batches.append(batch)
+            nbytes += batch.nbytes
+            if nbytes > most_bytes:
+                return None
+        return pa.Table.from_batches(batches, self.schema)
+
+    @property
+    def mismatches(self) -> Counter[tuple[str, str]]:
+        """How many values lifted columns could not take, of what was read, by column and kind."""
+        return self._lifting.mismatches
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
-        """Return the columns of rows, except the lifted ones."""
+        """Return the stored columns of rows, and with the option `faults` those of a fault; none without rows."""
         if not self._has_faults:
             return list(zip(*(row for row in rows if row[_SHAPE] != PURGED), strict=True))
         faults = [PURGED if row[_SHAPE] == PURGED else None for row in rows]
@@ -195,9 +203,9 @@ def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class _Planned:
     """The common part of both readers: divide a range among tasks, and read a task's part."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, types: Mapping[str, str]) -> None:
         self._options = options
-        self._table = Table(options)
+        self._table = Table(options, types)
 
     def _ranges(self, first: int, until: int, head: Head) -> list[Range]:
         """Divide a range into ranges of about the same size. Raises `Gone`."""
@@ -248,8 +256,24 @@ class StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow
         bounds = (head.next, self._target, self._options.until)
         until = min(bound for bound in bounds if bound is not None)
         if isinstance(limit, ReadMaxRows):
-            until = min(until, start["offset"] + limit.max_rows)
+            until = self._bounded(start["offset"], until, limit.max_rows)
         return {"log_id": head.log_id, "offset": max(until, start["offset"])}
+
+    def _bounded(self, first: int, until: int, rows: int) -> int:
+        """Return where the first `rows` wanted rows of a range end.
+
+        They are looked for here, so that many offsets with few wanted rows are one micro-batch and not many empty ones.
+        """
+        if until - first <= rows:
+            return until
+        if self._options.wanted == EVERY_ROW:
+            return first + rows
+        for found in self._table.log.read(first, until, self._options.wanted):
+            if isinstance(found, list):
+                if len(found) >= rows:
+                    return int(found[rows - 1][0]) + 1
+                rows -= len(found)
+        return until
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the log's end, for the query's progress."""

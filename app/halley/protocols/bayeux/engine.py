@@ -41,7 +41,6 @@ from halley.protocols.bayeux.outcomes import (
     AwaitHook,
     AwaitTurn,
     Deferred,
-    LateOutcome,
     Misdirected,
     Outcome,
     Paused,
@@ -193,7 +192,14 @@ class BayeuxEngine:
         outcome = self._go_on(wait.steps, (Verdict(), now))
         if not isinstance(outcome, Deferred):
             wait.request.is_paused = isinstance(outcome, AwaitHook)
-            self.sessions.send(wait.connection, outcome)
+            self.write(wait.request, outcome)
+
+    def write(self, request: Request, outcome: Outcome) -> None:
+        """Write the outcome of a request that had to wait for the disk, or for its turn."""
+        if request.transport is WEBSOCKET:
+            request.connection.join(outcome)
+        else:
+            self.sessions.send(request.connection, outcome)
 
     def _receive_usual(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
         """Handle a request as nearly all are; None, without any effect, if it is another.
@@ -451,5 +457,4 @@ class _PendingPublish(Deferred):
             reply = engine.replies.refusal(self._session, self._fields, fault_of(refusal))
         else:
             reply = publish_reply(self._fields, event.position)
-        response = engine.reply_to_publish(self._request, self._session, reply, now)
-        engine.broker.mark_ready(LateOutcome(self.connection, response))
+        engine.write(self._request, engine.reply_to_publish(self._request, self._session, reply, now))

@@ -78,7 +78,7 @@ class Replayer:
             self.begin(session, in_data=not isinstance(requested, dict) or requested.get("in_data") is not False)
         return {"replay": True, "replay_log": log.log_id}
 
-    def reach(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
+    def reach(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[bool] | None:
         """What to await before `requested_offsets`: a node of a cluster may not have a client's position yet."""
         reach, requested = self._broker.commits.reach, (message.ext or {}).get("replay")
         if reach is None or not isinstance(requested, dict):

@@ -26,7 +26,8 @@ from halley.broker.names import (
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
 _REMEMBERED_NAMES = 65_536
-_WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
+WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
+"""The last segments of patterns."""
 
 META = "/meta/"
 SERVICE = "/service/"
@@ -58,7 +59,7 @@ def to_topic(channel: str, bounds: Bounds) -> str:
 def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
     """The pattern that a `subscription` stands for. Raises `InvalidName`."""
     parent, slash, last = subscription.rpartition("/")
-    match = _WILDCARDS.get(last)
+    match = WILDCARDS.get(last)
     if match is None:
         return Pattern(Match.EXACT, to_topic(subscription, bounds))
     if not slash:
@@ -82,7 +83,7 @@ def to_channel(topic: str) -> str:
 
 def is_wildcard(channel: str) -> bool:
     """Whether a name ends in a wildcard segment."""
-    return channel.rpartition("/")[2] in _WILDCARDS
+    return channel.rpartition("/")[2] in WILDCARDS
 
 
 def to_subscription(pattern: Pattern) -> str:

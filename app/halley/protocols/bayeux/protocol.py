@@ -18,11 +18,11 @@ _CHECKS = 4
 
 
 class BayeuxProtocol(WireProtocol):
-    """What the server asks of Bayeux (`contract.WireProtocol`). `drain_s` returns how long a drain is to take."""
+    """What the server asks of Bayeux (`contract.WireProtocol`)."""
 
     name = "bayeux"
 
-    def __init__(self, engine: BayeuxEngine, drain_s: Callable[[], float], wait: WaitFor) -> None:
+    def __init__(self, engine: BayeuxEngine, wait: WaitFor) -> None:
         options = engine.options
         self.engine = engine
         self.sockets = Sockets(engine, wait)
@@ -35,7 +35,6 @@ class BayeuxProtocol(WireProtocol):
             options.ping_s / _CHECKS,
             reports_left=True,
         )
-        self._drain_s = drain_s
 
     def relay_by(self, relay: Relay) -> None:
         """Pass on what WebSockets bring for sessions of other nodes of a cluster; a server alone has no such nodes."""
@@ -74,12 +73,11 @@ class BayeuxProtocol(WireProtocol):
         has_more_channels = self.engine.sweep(now)
         return self.sockets.sweep(now) or has_more_channels
 
-    def drain(self) -> list[Callable[[float], None]]:
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:
         """Hold no more connects, and return what answers each one that is held, or ends its WebSocket.
 
         The replies advise clients to return at a random time within that of the drain (`WireProtocol.drain`).
         """
-        spread_s = self._drain_s()
         sessions = self.engine.sessions
         held = sessions.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
         polls = [partial(sessions.release, session) for session in held if session.socket is None]

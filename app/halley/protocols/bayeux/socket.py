@@ -308,6 +308,16 @@ class Socket:
             self._request = None
             self._engine.broker.mark_ready(self)
 
+    def join(self, outcome: Outcome) -> None:
+        """Take the outcome of a request that had to wait, to be written in one frame with the events of this turn.
+
+        Where these ride with the reply to a connect, it comes behind that.
+        """
+        if self._session is None or self._session.is_pushed:
+            self.write(outcome)
+        else:
+            self._engine.sessions.send(self, outcome)
+
     # Deadlines and the drain
 
     def late(self, now: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from halley.broker.errors import AtCapacity, TooManyStreams, TooManyStreamsFromAddress
@@ -97,7 +99,9 @@ class Events(WireProtocol):
         for stream in list(self.streams.all):
             stream.lost(now)
 
-    def drain(self) -> list[Callable[[float], None]]:
-        """Begin no more streams, and return what ends each one."""
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:
+        """Begin no more streams, and return what ends each one, with a time of its own to come back."""
         self.is_draining = True
-        return [stream.release for stream in self.streams.all]
+        least_s = self.options.retry_s
+        most_s = least_s + spread_s
+        return [partial(each.release, random.uniform(least_s, most_s)) for each in self.streams.all]  # noqa: S311

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -187,22 +188,22 @@ class Stream(Session):
             self._gaps = (gap,)
         self._streams.broker.mark_ready(self)
 
-    def end(self, reason: str, now: float) -> None:
-        """End the stream behind what waits for its reader. The last message says why, or when to come back."""
+    def end(self, reason: str, now: float, *, later_s: float | None = None) -> None:
+        """End the stream behind what waits for its reader. The last message says why, or to come back in `later_s`."""
         if self.closed is not None:
             return
         frames = [] if self._is_paused else self._completed(self._taken(now))
         if reason in (SLOW_CONSUMER, TOKEN_EXPIRED, DENIED):
             frames.append(self._link.text(self._form.end(reason)))
-        elif reason == UNREADABLE and (later := self._form.begin(None, LATER_S)):
+        elif later_s is not None and (later := self._form.begin(None, later_s)):
             frames.append(self._link.text(later))
         self._end = Close(frames, NORMAL, reason)
         self._streams.close(self, reason)
         self._streams.broker.mark_ready(self)
 
-    def release(self, now: float) -> None:
+    def release(self, later_s: float, now: float) -> None:
         """End the stream because the server drains: its reader comes back to another server, or to the next run."""
-        self.end(DRAINED, now)
+        self.end(DRAINED, now, later_s=later_s)
 
     def take_early(self, event: Event, now: float) -> None:
         """Make room for an event that is not recorded, if the reader reads; else end the stream."""
@@ -308,8 +309,13 @@ class Stream(Session):
                 streams.broker.hits["read_s"] += 1
             elif error is not None:
                 streams.report("history", error)
-            self.end(UNREADABLE, now)
+            self.end(UNREADABLE, now, later_s=LATER_S)
             return
+        log = streams.broker.commits.log
+        if log is not None and (expired := removed(log, cursor)):  # while it was read; a front learns it by the page
+            for _, first, last in expired:
+                self._miss(first, last, "expired")
+            page = replace(page, events=[each for each in page.events if each.position > cursor.after(each.topic)])
         gaps = list(gaps_of(page, cursor))
         give_page(streams.broker, self, cursor, page)
         reached = min(after for _, after in cursor.wanted())

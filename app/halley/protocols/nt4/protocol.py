@@ -148,7 +148,7 @@ class NetworkTables(WireProtocol):
         if not self._is_over(now):
             self.tables.delete_expired(now)
 
-    def drain(self) -> list[Callable[[float], None]]:
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:  # noqa: ARG002 - no advice to give
         """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
         self.is_draining = True
         return [engine.release for engine in self._engines()]

@@ -77,7 +77,7 @@ class Router(RouterState, WireProtocol):
         has_more_changes = self.remote_sessions is not None and self.remote_sessions.look(now)
         return has_more_changes or any(queue.has_overdue(now) for queue in queues)
 
-    def drain(self) -> list[Callable[[float], None]]:
+    def drain(self, spread_s: float) -> list[Callable[[float], None]]:  # noqa: ARG002 - no advice to give
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
         self.is_draining = True
         return [engine.release for engine in self._engines()]

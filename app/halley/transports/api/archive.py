@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.ports import Erasure, Page, Query
+from halley.history.row_filter import RowFilter
 from halley.history.stored import Stored
 from halley.transports.guard import Rejection
 
@@ -75,6 +76,12 @@ class LocalArchive(Archive, Protocol):
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
+
+    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
+        """The next of the wanted rows from offset `first` to `last`, and the last offset that was read for them.
+
+        There may be more behind that offset, up to `last`. Blocks, for a bounded time. Raises `OSError`.
+        """
 
     async def absent(self) -> Sequence[str]:
         """The names of servers with the same log that have not erased what was erased until now, and will later."""

@@ -139,7 +139,7 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
     filters: dict[str, Any] = {}
     for bound in BOUNDS:
         if (text := given.get(f"{bound}_time")) is not None:
-            span.narrow(bound, _as(f"{bound}_time", to_ns, text.replace(" ", "+")))  # a plus that was not escaped
+            span.narrow(bound, time_ns(f"{bound}_time", text))
         name = f"{bound}_publication"
         if name in given:
             filters[name] = whole(given, name, EXPECTED[name], 1, LAST_PUBLICATION)
@@ -260,6 +260,12 @@ def _flag(given: dict[str, str], name: str) -> bool:
     if text not in ("true", "false"):
         raise _bad(name)
     return text == "true"
+
+
+def time_ns(name: str, text: str) -> int:
+    """Nanoseconds since 1970 of the parameter `name`. Raises `Rejection`."""
+    moment: int = _as(name, to_ns, text.replace(" ", "+"))  # a plus that was not escaped
+    return moment
 
 
 def _as(name: str, make: Callable[..., Any], *arguments: object) -> Any:

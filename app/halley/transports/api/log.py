@@ -1,8 +1,8 @@
 """`/log`: the whole log for programs that have the right to it, `/log/purge`, which erases from it, and its consumers.
 
-`GET /log` streams every stored row with all of its columns, batch by batch: at most one batch is in memory, and a peer
-that does not read is cut by the deadline for writing. A response that fails half-way ends without its last chunk, so
-that it is not taken for complete.
+`GET /log` streams every stored row with all of its columns, or those that are wanted, batch by batch: at most one batch
+is in memory, and a peer that does not read is cut by the deadline for writing. A response that fails half-way ends
+without its last chunk, so that it is not taken for complete.
 
 With `/log/consumers/NAME` a consumer on another machine reports its position, so that retention waits for it. That is
 the only effect here: what a consumer does with the events is not known.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, Sequence
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
 from starlette.requests import Request
@@ -21,16 +23,19 @@ from starlette.responses import Response
 
 from halley import telemetry
 from halley.broker.errors import InvalidName
+from halley.broker.events import Span
 from halley.broker.ports import Erasure
 from halley.history.consumers import TooManyConsumers, is_name
 from halley.history.history import CannotPurge
+from halley.history.row_filter import EVERY_ROW, RowFilter
 from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
 from halley.transports.api.archive import LocalArchive, local_archive_of
+from halley.transports.api.history import EXPECTED, time_ns
 from halley.transports.api.identity import EVERYTHING, caller_of
-from halley.transports.api.parameters import check_no_parameters, parameters, whole
+from halley.transports.api.parameters import bad_parameter, check_no_parameters, parameters, whole
 from halley.transports.api.responses import Content, Stream, base_url
 from halley.transports.bodies import disconnected, read_body
 from halley.transports.guard import Rejection, check_same_site
@@ -43,7 +48,12 @@ MOST_ROWS = 100_000
 _PROGRESS_S = 0.2
 _OFFSET = "an offset, a whole number of at least 1"
 _RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
-UNKNOWN = "unknown parameter; expected from_offset or until_offset"
+_FILTERS = {
+    "channel": "a channel, or one that ends in /* or /**",
+    "protocol": "the name of a protocol, such as bayeux, wamp or nt4",
+    **{name: EXPECTED[name] for name in ("from_time", "until_time")},
+}
+UNKNOWN = f"unknown parameter; expected one of {', '.join([*_RANGE, *_FILTERS])}"
 BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
 GONE = "from_offset is no longer in the log; see /log/head for the first offset"
 AHEAD = "from_offset: expected at most the next offset; see /log/head"
@@ -53,6 +63,7 @@ OUT_OF_RANGE = "offset: expected a number from first to next; see /log/head"
 TOO_MANY = "too many consumers; delete one that is unused"
 UNKNOWN_CONSUMER = "no such consumer"
 NO_DISK = "the server cannot write the consumer's position at the moment; try again later"
+_PROTOCOL = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
 
 
@@ -135,26 +146,32 @@ class LogApi:
     # GET /log
 
     async def rows(self, request: Request) -> Response:
-        """The rows from one offset to another. Raises `Rejection`."""
+        """The rows from one offset to another, or those of them that the filters choose. Raises `Rejection`."""
         archive, caller = local_archive_of(request), caller_of(request)
         caller.require("export")
-        given = parameters(request.scope["query_string"], _RANGE, UNKNOWN)
-        wanted = {name: whole(given, name, _OFFSET, 1) for name in given}
+        given = parameters(request.scope["query_string"], _RANGE | _FILTERS, UNKNOWN)
+        bounds = {name: whole(given, name, _OFFSET, 1) for name in _RANGE if name in given}
+        filters = {name: given[name] for name in _FILTERS if name in given}
+        wanted = _filter_of(filters, self._bounds)
         form = _form(request.headers.get("accept", ""))
         await archive.settle()
-        first = wanted.get("from_offset", archive.start)
+        first = bounds.get("from_offset", archive.start)
         if first < archive.start:
             raise Rejection(410, GONE)
         if first > archive.head + 1:
             raise Rejection(400, AHEAD)
-        asked = min(wanted.get("until_offset", archive.head), archive.head)
+        asked = min(bounds.get("until_offset", archive.head), archive.head)
         last = min(asked, first + MOST_ROWS - 1)
-        headers = [(b"vary", b"Accept"), (b"halley-log-id", archive.log_id.encode())]
+        headers = [
+            (b"vary", b"Accept"),
+            (b"halley-log-id", archive.log_id.encode()),
+            (b"halley-until-offset", b"%d" % last),
+        ]
         if last < asked:
-            until = f"&until_offset={asked}" if "until_offset" in wanted else ""
-            url = f"{base_url(request)}/log?from_offset={last + 1}{until}"
+            until = {"until_offset": asked} if "until_offset" in bounds else {}
+            url = f"{base_url(request)}/log?{urlencode({'from_offset': last + 1} | until | filters)}"
             headers.append((b"link", f'<{url}>; rel="next"'.encode()))
-        pieces = _batches(archive, form, first, last, request)
+        pieces = _batches(archive, form, first, last, wanted, request)
         return Stream(request, form.content_type, pieces, *headers, write_s=self._limits.write_s)
 
     # POST /log/purge
@@ -242,21 +259,44 @@ def _check_order(request: Request) -> None:
     check_same_site(head_in(request.scope))
 
 
+def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
+    """The filter in the parameters of a request. Raises `Rejection`."""
+    pattern, protocol, span = None, given.get("protocol"), Span()
+    if protocol is not None and not _PROTOCOL.fullmatch(protocol):
+        raise bad_parameter("protocol", _FILTERS["protocol"])
+    if "channel" in given:
+        try:
+            pattern = to_pattern(given["channel"], bounds)
+        except InvalidName:
+            raise bad_parameter("channel", _FILTERS["channel"]) from None
+    for bound in ("from", "until"):
+        if (text := given.get(f"{bound}_time")) is not None:
+            span.narrow(bound, time_ns(f"{bound}_time", text))
+    return RowFilter(pattern, protocol, span.from_us, span.until_us)
+
+
 async def _batches(
-    archive: LocalArchive, form: Format, first: int, last: int, request: Request
+    archive: LocalArchive, form: Format, first: int, last: int, wanted: RowFilter, request: Request
 ) -> AsyncGenerator[bytes, None]:
     """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD."""
 
     def batch() -> tuple[bytes, int]:
         """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
-        rows = next(iter(archive.rows(first, last)), None) if first <= last else None
-        return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
+        if first > last:
+            return form.end(), 0
+        if wanted == EVERY_ROW:
+            rows = next(iter(archive.rows(first, last)), [])
+            reached = rows[-1].offset if rows else last
+        else:
+            rows, reached = archive.next_rows(first, last, wanted)
+        return form.write(rows) if rows else b"", reached + 1
 
     departure = asyncio.ensure_future(disconnected(request.receive))
     try:
         while first and request.method != "HEAD" and not departure.done():
             data, first = await archive.in_thread(batch)
-            yield data
+            if data:
+                yield data
     finally:
         departure.cancel()
 
