@@ -133,6 +133,12 @@ ROWS = {
         SPARK + "test_plain_session.py::test_by_spark_submit",
     ),
     "lift": Row(PIPELINE, "Lifted columns", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
+    "mismatches": Row(
+        PIPELINE,
+        "Lifted columns",
+        "halley lake sql 'select column_name, kind, sum(events) as events from mismatches group by all'",
+        SPARK + "test_sql.py::test_it_can_be_asked_what_columns_could_not_take",
+    ),
     "settings": Row(SETTINGS_PAGE, "Example", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),
     "access": Row(ACCESS_PAGE, "Example", "[[access]]", ACCESS + "test_the_rules_do_what_the_readme_says"),
     "own": Row(ACCESS_PAGE, "Channels of one's own", "[[access]]", ACCESS + "test_each_has_channels_of_its_own"),

@@ -93,7 +93,8 @@ def escaped(text: str) -> str:
 def unescaped(canonical: str) -> str:
     """The literal text of a canonical segment; the inverse of `escaped`.
 
-    The space of a realm of WAMP is no such segment: what its escapes stand for may be no text, and becomes U+FFFD.
+    The space of a WAMP realm has escapes of another kind: where they stand for bytes that no character has, the
+    result has U+FFFD.
     """
     if "!" not in canonical:
         return canonical
