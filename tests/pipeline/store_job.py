@@ -3,6 +3,7 @@
     python store_job.py ingest|compact|vacuum|forget LAKE [DATA]
 
 `ingest` reads the folder DATA, and does without Spark: what its workers would do is done here, one range after another.
+Its lifted column takes no value of the tests' log, so that `mismatches` counts each of its events.
 `forget` erases `/gone/**`. The exit code is 2 after a refusal, which is written to the standard output.
 """
 
@@ -15,10 +16,12 @@ from halley.pipeline.jobs.ingest import Ingest
 from halley.pipeline.lake import upkeep
 from halley.pipeline.lake.forget import forget
 from halley.pipeline.lake.place import place_of
-from halley.settings import Pipeline
+from halley.pipeline.source.columns import lifts_of
+from halley.settings import Lift, Pipeline, Settings
 
 GONE = Erasure(Pattern(Match.DESCENDANTS, "gone"), None)
 OPTIONS = Pipeline(batch_rows=200, partition_rows=100, compact_s=0)
+LIFTS = lifts_of(Settings(lift=(Lift("/**", "/n", "text", "string"),)))
 
 
 class Here:
@@ -43,7 +46,7 @@ class Here:
 
 
 def ingest(lake, data):
-    for progress in Ingest(Here(), {"path": data}, lake, OPTIONS).once():
+    for progress in Ingest(Here(), {"path": data}, lake, OPTIONS, lift=LIFTS).once():
         print(progress.next, flush=True)
 
 

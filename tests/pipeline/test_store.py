@@ -145,7 +145,11 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_in_progress(lake):
     with pytest.raises(Conflict) as refused:
         commit_files(table, [add], Step("ingest", 2, 3), condition)
     assert refused.value.app == VACUUM
+    condition = unchanged(table, VACUUM)
     begin_deletion(tables.open_table(lake, "events"))
+    with pytest.raises(Conflict) as refused:  # rows that were read before a deletion
+        commit_rows(table, _rows(2), Step("ingest", 2, 3), condition)
+    assert refused.value.app == VACUUM
     commit_rows(table, _rows(2), Step("ingest", 2, 3))  # what is put by the commit itself is put again
     assert offsets(table) == [1, 2]
     check(lake)
@@ -160,6 +164,8 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     assert code == 0 or said == f"another ingest into {lake} was started later, and goes on in place of this one"
     check(lake)
     assert offsets(tables.open_table(lake, "events")) == list(range(1, EVENTS + 1))
+    counted = tables.open_table(lake, "mismatches").dataset().to_table()
+    assert sum(counted["events"].to_pylist()) == EVENTS
     made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps", "mismatches")]
     numbers = [claim(made), claim(made)]
     assert numbers == sorted(set(numbers))
