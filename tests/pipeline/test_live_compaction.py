@@ -78,7 +78,8 @@ def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):
     table = tables.open_table(lake, "events")
     columns = table.columns().remove(table.columns().get_field_index("day"))
     portions = upkeep._portions(
-        [table.folder / name for name in sorted(files(lake))],
+        table,
+        sorted(files(lake)),
         columns.remove(columns.get_field_index("protocol")),
     )
     assert next(portions).num_rows

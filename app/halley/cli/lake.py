@@ -29,6 +29,7 @@ from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobRejected, PipelineError, cause_of
+from halley.pipeline.lake.place import Where
 from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -234,7 +235,7 @@ def forget(*, name: str | None, publisher: str | None, yes: bool, place: Place) 
 
     erasure = erasure_of(named(name, publisher, is_sure=yes), place.settings, pattern_of_name)
 
-    with lake_bar("erasing", place.lake) as bar:
+    with lake_bar("erasing", place.lake, writes=True) as bar:
         erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
     for table, rows in erased_rows.items():
         if rows:
@@ -245,7 +246,7 @@ def forget(*, name: str | None, publisher: str | None, yes: bool, place: Place) 
 # The work
 
 
-async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> int:
+async def _replay(client: Client, lake: Where, wanted: Plan, *, is_new: bool) -> int:
     from halley.client import ClientError
     from halley.pipeline.queries.replay import Replay
 

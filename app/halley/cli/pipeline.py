@@ -22,6 +22,7 @@ from halley.cli.settings import SettingFlags, load_settings, setting_options
 from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.lake.place import Where, need_writable, place_of
 from halley.settings import Settings
 
 if TYPE_CHECKING:  # heavy
@@ -47,14 +48,14 @@ class Place(NamedTuple):
     """The lake, the log and the settings that a verb uses.
 
     settings   the settings, including those that options override
-    lake       the folder of the tables
+    lake       the folder of the tables, or their place in a store
     log        the argument for `source.log.open_log`: a folder's `path`, or a server's `url` and `token`
     token      the token for servers; None without one
     spark      Spark's own settings, from --conf
     """
 
     settings: Settings
-    lake: Path
+    lake: Where
     log: dict[str, str]
     token: str | None
     spark: dict[str, str]
@@ -63,7 +64,11 @@ class Place(NamedTuple):
 _DIR = {"metavar": "DIR"}
 _LAKE: SettingFlags = {
     "data_dir": ("--data-dir", "The data folder.", _DIR),
-    "pipeline.lake": ("--lake", "The folder of the lake's tables. [default: lake in the data folder]", _DIR),
+    "pipeline.lake": (
+        "--lake",
+        "The folder of the lake's tables, or s3://BUCKET/PATH. [default: lake in the data folder]",
+        _DIR,
+    ),
 }
 _SPARK: SettingFlags = {
     **_LAKE,
@@ -116,8 +121,13 @@ def _with_place(verb: Work, *, reads_log: bool = False) -> Verb:
             log = {"url": url} | ({"token": token} if token else {})
         spark = dict(map(_pair, confs))
         need_installed()
-        lake = Path(settings.pipeline.lake or Path(settings.data_dir, "lake"))
-        sys.exit(_exit_code(partial(verb, place=Place(settings, lake, log, token, spark), **more)))
+        named = settings.pipeline.lake
+
+        def run() -> int | None:
+            lake = place_of(named) if named else Path(settings.data_dir, "lake")
+            return verb(place=Place(settings, lake, log, token, spark), **more)
+
+        sys.exit(_exit_code(run))
 
     return with_place
 
@@ -291,6 +301,12 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
     from halley.pipeline.source import open_log
     from halley.pipeline.source.columns import Lifting, lifts_of
 
+    need_writable(place.lake)
+    master = place.spark.get("spark.master", place.settings.pipeline.master)
+    if "alerts" in names and not isinstance(place.lake, Path) and not master.startswith("local"):
+        raise JobRejected(
+            f"alerts need --master local[*] as {place.lake} is in an object store: Spark keeps their state in a folder"
+        )
     if names == ["sessions"]:
         tables.open_all(place.lake)
         return None
@@ -328,7 +344,7 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
     """Replace many small files by few large sorted ones; jobs can keep running."""
     from halley.pipeline.lake import upkeep
 
-    with lake_bar("compacting", place.lake) as bar:
+    with lake_bar("compacting", place.lake, writes=True) as bar:
         for name in names or TABLES:
             done = upkeep.compact(place.lake, name, partial(bar.show, note=name))
             bar.finish()
@@ -345,7 +361,7 @@ def vacuum(*, place: Place) -> None:
     """
     from halley.pipeline.lake import upkeep
 
-    with lake_bar("deleting", place.lake) as bar:
+    with lake_bar("deleting", place.lake, writes=True) as bar:
         done = upkeep.vacuum(place.lake, parse_age(place.settings.pipeline.vacuum_age), bar.show)
     say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
 
@@ -371,12 +387,14 @@ def verify(*, is_thorough: bool, place: Place) -> int:
 
 
 @contextmanager
-def lake_bar(label: str, lake: Path) -> Iterator[ShareBar]:
-    """Show a progress bar during work on a lake. Raises `JobRejected` if there is no lake."""
+def lake_bar(label: str, lake: Where, *, writes: bool = False) -> Iterator[ShareBar]:
+    """Show a progress bar during work on a lake. Raises `JobRejected` if there is none, or none that takes `writes`."""
     from halley.pipeline.lake import tables
 
     if not tables.open_all(lake):  # first of all, since a lock is a file that would be created there
         raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
+    if writes:
+        need_writable(lake)
     bar = ShareBar(label)
     try:
         yield bar

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 
@@ -24,7 +23,7 @@ class JobFailed(PipelineError):
     """Work that was begun and did not succeed; the same command may be run again (exit code 1)."""
 
 
-def no_lake(lake: Path) -> JobRejected:
+def no_lake(lake: object) -> JobRejected:
     """Return the error for a query of a lake that does not exist."""
     return JobRejected(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
 

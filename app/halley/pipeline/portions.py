@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 PORTION_ROWS, PORTION_BYTES = 16_384, 8_388_608
 """The maximum of rows and of bytes in a portion that is read from a file; the one that is reached first counts."""
@@ -27,14 +31,20 @@ def cut(rows: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.Re
 
 
 def read(
-    file: Path, columns: Sequence[str] | None = None, most_rows: int = PORTION_ROWS, most_bytes: int = PORTION_BYTES
+    file: Path | str,
+    columns: Sequence[str] | None = None,
+    most_rows: int = PORTION_ROWS,
+    most_bytes: int = PORTION_BYTES,
+    filesystem: fs.FileSystem | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Parquet file in their order, in portions; `columns`: only these, None: all.
+
+    `filesystem`: where the file is, such as `LakeTable.files`; None: it is a path of this machine.
 
     A row group is read by itself, and its rows are taken to be of one size: it was closed by its bytes. Raises
     `OSError`, `pa.ArrowException`.
     """
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, filesystem=filesystem) as parquet:
         for number in range(parquet.num_row_groups):
             group = parquet.metadata.row_group(number)
             fitting = most_bytes * group.num_rows // max(group.total_byte_size, 1)

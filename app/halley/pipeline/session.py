@@ -138,7 +138,7 @@ def _start(
     archive = _class_archive(found) if _is_local(master) else None
     archived = None if archive is None else archive.record() if is_recording else archive.use()
     flags = " ".join(filter(None, (settings[_FLAGS], archived, configuration.get(_FLAGS))))
-    log = _folder() / "spark.log"
+    log = temporary_folder() / "spark.log"
     variables = _variables(found, is_local=_is_local(master))
     variables |= {"HALLEY_SPARK_LOG": str(log), "HALLEY_SPARK_NICENESS": str(niceness)}
     atexit.register(_end)
@@ -147,7 +147,7 @@ def _start(
             spark = SparkSession.builder.config(map={**settings, **configuration, _FLAGS: flags}).getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         if not _is_local(master):
-            spark.sparkContext.addPyFile(str(_zipped(_folder())))
+            spark.sparkContext.addPyFile(str(_zipped(temporary_folder())))
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         cause = cause_of(error)
         if log.exists() and "JAVA_GATEWAY_EXITED" in str(error):
@@ -164,7 +164,7 @@ def _complaint(text: str) -> str:
 
 
 @cache
-def _folder() -> Path:
+def temporary_folder() -> Path:
     """Return the folder for the files of this process and its JVM; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="halley-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -201,7 +201,7 @@ def _is_local(master: str) -> bool:
 
 
 def _settings(options: Pipeline) -> dict[str, str]:
-    folder = _folder()
+    folder = temporary_folder()
     quiet = folder / "log4j2.properties"
     quiet.write_text(_QUIET)
     settings = {

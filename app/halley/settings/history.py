@@ -124,7 +124,9 @@ class Pipeline:
     """The pipeline's jobs; each can be killed and started again at any time."""
 
     lake: str = knob(
-        "", why="the folder of the Delta tables, which all nodes must share; empty: lake in the data folder"
+        "",
+        why="the folder of the Delta tables, which all nodes must share, or s3://BUCKET/PATH; empty: lake in the data "
+        "folder",
     )
     master: str = knob(
         "local[*]", why="where Spark runs; local[*]: on this machine's cores; or spark://, k8s:// or yarn"

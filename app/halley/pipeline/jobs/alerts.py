@@ -1,9 +1,10 @@
 """Alerts: channels that are much busier than usual, steady channels that are silent, and their recovery.
 
 The job is a Structured Streaming query, since it keeps a state of each channel: Spark stores the states together with
-its position, in a checkpoint below the lake (`checkpoints/alerts`), and restores both after a crash. The batch that was
-in progress is then repeated with the same outcome: alerts carry idempotency keys, and the table records the batch under
-the query's id, which is different for a new checkpoint.
+its position, in a checkpoint below the lake (`checkpoints/alerts`), and restores both after a crash. For a lake in a
+store that is in a folder of this machine (`state_folder`). The batch that was in progress is then repeated with the
+same outcome: alerts carry idempotency keys, and the table records the batch under the query's id, which is different
+for a new checkpoint.
 
 A channel without events for a day is forgotten. After a start no channel is reported silent before `silence_s` has
 passed.
@@ -34,6 +35,7 @@ from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.place import state_folder
 from halley.pipeline.source import open_log
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -80,7 +82,7 @@ class Alerts(LogJob):
         """Create the table `alerts` if there is none."""
         self.left_out = self.unknown = 0
         self._log = open_log(self.log_options)
-        self._checkpoint = self.lake.absolute() / "checkpoints" / "alerts"
+        self._checkpoint = state_folder(self.lake) / "checkpoints" / "alerts"
         head = self._log.head()
         self._log_id = head.log_id
         self._table = tables.create(self.lake, "alerts", head.log_id)

@@ -12,6 +12,10 @@ which the batch reaches: this commit alone decides. A crash between the two leav
 offset; the next batch has the same end, and replaces them.
 
 Files that are written belong to no table until the commit, so a killed job is started again with the same command.
+
+In an object store the workers put the files where the commit will name them; those of offsets without an event are put
+below the table `rejected`, for the driver to read. A batch is done again if unnamed files were deleted meanwhile, as
+these may be its own (`lake/commit.py`). So an erasure lets no batch be committed that was read before it.
 """
 
 from __future__ import annotations
@@ -19,14 +23,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 from urllib.parse import unquote
+from uuid import uuid4
 
 import orjson
 import pyarrow as pa
@@ -36,8 +41,9 @@ from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
-from halley.pipeline.lake.commit import Step, commit_files
-from halley.pipeline.lake.files import Written, staged, write_files, write_in_order
+from halley.pipeline.lake.commit import OWNER, VACUUM, Conflict, Step, Unsure, claim, commit_files, unchanged
+from halley.pipeline.lake.files import Written, add_of, staged, write_files, write_in_order
+from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
 from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.portions import read
 from halley.pipeline.source import open_log
@@ -65,6 +71,7 @@ class Ingest(LogJob, TurnJob):
         self._lifted = tables.lifted_columns(self._types)
         self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable, LakeTable] | None = None
+        self._number = 0  # of this ingest among those into a lake in a store
         self._mismatches: Counter[tuple[str, str]] = Counter()
 
     def once(self) -> Iterator[Progress]:
@@ -89,7 +96,12 @@ class Ingest(LogJob, TurnJob):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:
-                self._ingest(first, until)
+                try:
+                    self._ingest(first, until)
+                except Conflict as conflict:
+                    if conflict.app != VACUUM:
+                        raise
+                    until = first  # the next turn reads the batch again
             self._log.commit(self._consumer, until)  # also if nothing is new: a silent consumer counts as dead
         return Progress(until, head.next, until - first, time.monotonic() - began)
 
@@ -116,6 +128,8 @@ class Ingest(LogJob, TurnJob):
                 tables.create(self.lake, "gaps", log_id),
                 tables.create(self.lake, "mismatches", log_id),
             )
+            if isinstance(self.lake, StorePath):
+                self._number = claim(self._tables)
         for table in self._tables:
             table.refresh()
         return self._tables
@@ -123,10 +137,8 @@ class Ingest(LogJob, TurnJob):
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
         events, rejected, gaps, mismatches = self._tables
-        with staged(self.lake) as folder:
-            parts = self._write(first, until, folder.absolute())
-            written = [each for part in parts for each in part.files]
-            refused = sum((part.mismatches for part in parts), Counter[tuple[str, str]]())
+        of_events, of_rejected, of_gaps, of_mismatches = (self._steps(table, until) for table in self._tables)
+        with staged(self.lake) as folder, self._written(folder, first, until) as (written, refused):
             ranges = pa.Table.from_batches(_rejected(written, _RANGES), tables.TABLES["rejected"].columns)
             count = sum(each.rows for each in written if kind_of(each.path) not in _RANGES)
             count += (pc.sum(pc.subtract(ranges["last"], ranges["first"])).as_py() or 0) + ranges.num_rows
@@ -138,12 +150,18 @@ class Ingest(LogJob, TurnJob):
             reasons = {kind_of(each.path) for each in written}.difference(_RANGES, [EVENT])
             unfit = chain(ranges.filter(pc.invert(is_lost)).to_batches(), _rejected(written, reasons))
             counts = self._as_rows(refused, {"first": first, "last": until - 1, "found_us": now_us})
-            _commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, until)
-            _commit_rest(rejected, folder, unfit, first, until)
-            _commit_rest(mismatches, folder, counts, first, until)
-            ours = [each.path for each in written if kind_of(each.path) == EVENT]
-            commit_files(events, ours, Step(INGEST, events.position(INGEST), until))
+            _commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, of_gaps)
+            _commit_rest(rejected, folder, unfit, first, of_rejected)
+            _commit_rest(mismatches, folder, counts, first, of_mismatches)
+            commit_files(events, [each.add or each.path for each in written if kind_of(each.path) == EVENT], *of_events)
             self._mismatches += refused
+
+    def _steps(self, table: LakeTable, until: int) -> list[Step]:
+        """Return the step of a table to the end of a batch that is begun now; in a store, also its conditions."""
+        step = Step(INGEST, table.position(INGEST), until)
+        if isinstance(self.lake, Path):
+            return [step]
+        return [Step(OWNER, self._number, self._number), unchanged(table, VACUUM), step]
 
     def _as_rows(self, refused: Counter[tuple[str, str]], known: Mapping[str, int]) -> list[pa.RecordBatch]:
         """Return what lifted columns could not take as rows of `mismatches`; `known` are the columns of each row."""
@@ -154,17 +172,48 @@ class Ingest(LogJob, TurnJob):
         columns = tables.TABLES["mismatches"].columns
         return [pa.RecordBatch.from_pylist(rows, columns)]
 
-    def _write(self, first: int, until: int, folder: Path) -> list[Part]:
+    @contextmanager
+    def _written(self, folder: Path, first: int, until: int) -> Iterator[Part]:
+        """Have the workers write a range; for the block its files are there. Raises `JobRejected`, `JobFailed`.
+
+        All files are in `folder`, except those of events in a store.
+        """
+        write = partial(write_range, self._source_options | self._log.options)
+        if isinstance(self.lake, Path):
+            yield self._write(partial(write, folder.absolute()), first, until)
+            return
+        batch = uuid4().hex
+        written, mismatches = self._write(partial(put_range, write, self.lake, batch), first, until)
+        others = [str(each.path) for each in written if each.add is None]
+        try:
+            fetch(self.lake / "rejected" / batch, others, folder)
+            yield Part([each if each.add else each._replace(path=folder / each.path) for each in written], mismatches)
+        except Unsure:
+            raise
+        except (PipelineError, OSError) as error:
+            with suppress(OSError):  # vacuum deletes them
+                delete(self.lake / "events", [each.add.path for each in written if each.add])
+            if isinstance(error, FileNotFoundError):
+                raise Conflict(f"files of a batch into {self.lake} were deleted", VACUUM) from error
+            if isinstance(error, OSError):
+                raise JobFailed(f"{self.lake} cannot be read: {tables.first_line(error)}") from error
+            raise
+        finally:
+            with suppress(OSError):
+                delete(self.lake / "rejected" / batch, others)
+
+    def _write(self, write: Callable[[int, int], Part], first: int, until: int) -> Part:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self.spark.sparkContext.defaultParallelism, -(-(until - first) // self.options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
-        write = partial(write_range, self._source_options | self._log.options, folder)
         try:
-            return self.spark.sparkContext.parallelize(ranges, len(ranges)).map(lambda each: write(*each)).collect()
+            parts = self.spark.sparkContext.parallelize(ranges, len(ranges)).map(lambda each: write(*each)).collect()
         except Exception as error:
             if "No space left on device" in str(error):
                 raise tables.refusal(self.lake, error) from error
             raise cause_of(error) from error
+        written = [each for part in parts for each in part.files]
+        return Part(written, sum((part.mismatches for part in parts), Counter[tuple[str, str]]()))
 
 
 def _rejected(written: Iterable[Written], kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
@@ -195,12 +244,14 @@ def _faults(rows: pa.RecordBatch, reason: str, protocol: str | None) -> pa.Recor
     return pa.RecordBatch.from_pydict(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_rest(table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, until: int) -> None:
-    """Commit the rows that a table other than `events` gets of [first, until), instead of those of a killed batch."""
+def _commit_rest(
+    table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, steps: Sequence[Step]
+) -> None:
+    """Commit the rows that a table other than `events` gets of a batch, instead of those of a killed batch."""
     left = [file for file in table.data_files() if file.least["first"] >= first]
     written = write_in_order(folder / table.folder.name, table.shape, rows)
     if written or left:
-        commit_files(table, written, Step(INGEST, table.position(INGEST), until), removed=left)
+        commit_files(table, written, *steps, removed=left)
 
 
 _TABLES = ("events", "rollups", "mismatches")
@@ -221,7 +272,7 @@ class LiveCompaction:
     failed     the number of compactions that failed
     """
 
-    def __init__(self, lake: Path, options: Pipeline) -> None:
+    def __init__(self, lake: Where, options: Pipeline) -> None:
         self.compacted = self.failed = 0
         self._lake = lake
         self._options = options
@@ -249,7 +300,7 @@ class LiveCompaction:
                     self.compacted += done.before - done.after
                 except _Ended:
                     return
-                except locks.Busy:
+                except (locks.Busy, Conflict):
                     continue  # another process compacts or erases
                 except (PipelineError, OSError):
                     self.failed += 1  # if the disk is full, ingest fails too, with a better message
@@ -290,6 +341,35 @@ def write_range(options: Mapping[str, str], folder: Path, first: int, until: int
 def kind_of(file: Path) -> str:
     """Return the kind of the rows of a file that `write_range` has written."""
     return file.parts[-4].removeprefix("kind=")
+
+
+def put_range(write: Callable[[Path, int, int], Part], lake: StorePath, batch: str, first: int, until: int) -> Part:
+    """Write the offsets [first, until) by `write_range`, and put the files of events to their places in a store.
+
+    The others are put below `rejected/BATCH`. The paths that are returned are below such a folder. Raises
+    `JobRejected`, `JobFailed`, `OSError`; then no files are left.
+    """
+    done: list[Written] = []
+    with staged(lake) as folder:
+        try:
+            part = write(folder, first, until)
+            for each in part.files:
+                path = each.path.relative_to(folder)
+                if kind_of(each.path) == EVENT:
+                    add = add_of(each.path, path.relative_to(path.parts[0]).as_posix(), tables.TABLES["events"])
+                    done.append(Written(path, each.rows, add))
+                    put(each.path, lake / "events" / add.path)
+                else:
+                    done.append(Written(path, each.rows))
+                    put(each.path, lake / "rejected" / batch / path.as_posix())
+        except BaseException as error:
+            with suppress(OSError):  # vacuum deletes them
+                delete(lake / "events", [each.add.path for each in done if each.add])
+                delete(lake / "rejected" / batch, [each.path.as_posix() for each in done if not each.add])
+            if isinstance(error, OSError) and (text := reason(error)):
+                raise JobFailed(f"{lake} cannot be written: {text}") from error
+            raise
+    return part._replace(files=done)
 
 
 def _kinds(batch: pa.RecordBatch) -> pa.Array:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from halley.pipeline.errors import JobFailed, PipelineError, cause_of
 from halley.pipeline.jobs.publishing import Publisher
+from halley.pipeline.lake.place import Where
 from halley.settings import Pipeline
 
 CHANNEL = "/halley/pipeline"
@@ -282,7 +282,7 @@ class LogJob(Job):
 
     spark: SparkSession
     log_options: Mapping[str, str]
-    lake: Path
+    lake: Where
     options: Pipeline
     lift: str = field(default="", kw_only=True)
     accept_gap: bool = field(default=False, kw_only=True)
@@ -303,6 +303,6 @@ class LogJob(Job):
         }
 
 
-def consumer(job: str, lake: Path) -> str:
+def consumer(job: str, lake: Where) -> str:
     """Return the consumer name of a job on a lake, unique by lake: several lakes may be made from one log."""
     return f"{job}-{blake2b(str(lake.absolute()).encode(), digest_size=4).hexdigest()}"

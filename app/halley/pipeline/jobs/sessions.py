@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +20,7 @@ from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
 from halley.pipeline.queries.events import EventReader, Selection
 
@@ -125,7 +125,7 @@ class Sessions(TurnJob):
 
     interval_s = 10.0
 
-    def __init__(self, lake: Path) -> None:
+    def __init__(self, lake: Where) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
         self._table = tables.create(lake, "sessions", self._events().log_id)

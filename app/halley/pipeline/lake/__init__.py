@@ -1,5 +1,6 @@
-"""The lake: a folder of Delta tables, one for each kind of rows. Nothing here needs Spark.
+"""The lake: a folder, or a place in an object store, with Delta tables, one for each kind of rows. Nothing needs Spark.
 
+    place.py   where a lake is, and what is done with files in a store
     tables.py  the tables and their columns, windows and days; opening one, and the reasons to refuse one; its files,
                and whether they are still what was committed
     dictionary.py  what tables and columns mean

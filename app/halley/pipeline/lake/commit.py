@@ -14,6 +14,15 @@ Arrow writes the files, and delta-rs makes the commit atomic. What they leave to
   that no log names: vacuum removes them.
 - delta-rs does not notice when two processes replace the same files, nor when a position decreases.
 - Its statistics have the bounds of all columns, also of those that a log must not repeat (`files.py`).
+
+In an object store a commit is a put of the next entry of the table's log on the condition that there is none yet, and
+files are put to their places instead of moved. There are no locks. What these are for in a folder is done by app
+versions that a commit does not change and only compares (`unchanged`), so that one that comes too late is refused:
+
+    vacuum        how often unnamed files were deleted (`begin_deletion`). Such files may be those of a commit in
+                  progress, so one whose files were put before the latest deletion began is refused; they are put again
+    ingest/owner  which ingest writes, the one that was started last (`claim`). A batch is committed to four tables,
+                  and another ingest would take a batch in progress for that of a killed one
 """
 
 from __future__ import annotations
@@ -23,8 +32,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import randbelow
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
@@ -34,10 +43,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from halley.history.checksummed_json import sync_folder
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import locks
-from halley.pipeline.lake.files import staged, statistics, write
-from halley.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
+from halley.pipeline.lake.files import add_of, staged, write
+from halley.pipeline.lake.place import StorePath, Where, delete, put
+from halley.pipeline.lake.tables import File, LakeTable, first_line, refusal
+
+VACUUM, OWNER = "vacuum", "ingest/owner"
 
 _TRIES = 20
+_MANY = 1 << 40
 
 
 class Step(NamedTuple):
@@ -45,11 +58,18 @@ class Step(NamedTuple):
 
     app: str
     before: int | None
-    after: int
+    after: int | None
 
 
 class Conflict(JobRejected):
-    """The table was changed by another process since the work for this commit was begun."""
+    """The table was changed by another process since the work for this commit was begun.
+
+    `app` is the app version that was changed; empty: none was.
+    """
+
+    def __init__(self, text: str, app: str = "") -> None:
+        super().__init__(text)
+        self.app = app
 
 
 def commit_rows(
@@ -62,49 +82,127 @@ def commit_rows(
 
 def commit_files(
     table: LakeTable,
-    files: Iterable[Path],
+    files: Iterable[Path | AddAction],
     *steps: Step,
     removed: Sequence[File] = (),
     is_rewrite: bool = False,
 ) -> None:
     """Move files into a table and commit them, with the steps of their job, in place of the `removed` files.
 
-    The files must be on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
-    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `JobRejected`, `locks.Busy`,
-    and then nothing has changed, except after `Unsure`.
+    The files must be on the table's disk, in folders named after the values of its partition columns; those of a table
+    in a store on any disk of this machine, or in their places already, and then the steps have what was `unchanged`
+    since before. Without such a step, files that a deletion may have taken are put again. `is_rewrite`: the rows are
+    those of the removed files. `table` is brought up to date. Raises `Conflict`, `JobRejected`, `locks.Busy`, and then
+    nothing has changed, except after `Unsure`.
     """
+    given = list(files)
+    is_put = (
+        isinstance(table.folder, StorePath)
+        and any(isinstance(each, Path) for each in given)
+        and all(step.app != VACUUM for step in steps)
+    )
+    with locks.files(table.folder.parent):
+        for _ in range(_TRIES):
+            try:
+                guard = [_latest(table, VACUUM)] if is_put else []
+                _place_and_commit(table, given, [*steps, *guard], removed, is_rewrite=is_rewrite)
+            except Conflict as conflict:
+                if not is_put or conflict.app != VACUUM:
+                    raise
+            else:
+                return
+    raise _too_busy(table)
+
+
+def unchanged(table: LakeTable, app: str) -> Step:
+    """Return the condition that an app version is still what it is now, as a step. Raises `JobRejected`."""
+    now = table.position(app)
+    return Step(app, now, now)
+
+
+def _latest(table: LakeTable, app: str) -> Step:
+    table.refresh()
+    return unchanged(table, app)
+
+
+def begin_deletion(table: LakeTable) -> None:
+    """Refuse all commits to a table in a store whose files were put before now. Raises `JobRejected`."""
+    for _ in range(_TRIES):
+        before = _latest(table, VACUUM).before
+        with suppress(Conflict):
+            commit_files(table, [], Step(VACUUM, before, (before or 0) + 1))
+            return
+    raise _too_busy(table)
+
+
+def claim(tables: Sequence[LakeTable]) -> int:
+    """Refuse all commits to tables in a store by ingests that were started before; return the number of this one.
+
+    The first table decides if two are started at the same time. Their numbers differ, as a number is all by which a
+    commit without rows is known. Raises `JobRejected`.
+    """
+    first, *others = tables
+    for _ in range(_TRIES):
+        before = _latest(first, OWNER).before
+        number = (before or 0) + 1 + randbelow(_MANY)
+        with suppress(Conflict):
+            commit_files(first, [], Step(OWNER, before, number))
+            break
+    else:
+        raise _too_busy(first)
+    for table in others:
+        commit_files(table, [], Step(OWNER, _latest(table, OWNER).before, number))
+    return number
+
+
+def _too_busy(table: LakeTable) -> Conflict:
+    return Conflict(f"{table.folder} is too busy with other commits; try again")
+
+
+class Unsure(JobRejected):
+    """A commit failed and its outcome is unknown, since the table cannot be read any more."""
+
+
+def _place_and_commit(
+    table: LakeTable, files: list[Path | AddAction], steps: Sequence[Step], removed: Sequence[File], *, is_rewrite: bool
+) -> None:
     root = table.folder
-    with locks.files(root.parent):
-        depth = len(table.shape.partition_by)
-        targets = {file: root.joinpath(*file.parts[len(file.parts) - 1 - depth :]) for file in files}
-        try:
-            for file, target in targets.items():
-                _place(root, file, target)
-            shape = table.shape
-            lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
-            columns = {*shape.statistics, *lifted}
-            adds = [_add(root, each, columns, is_change=not is_rewrite) for each in targets.values()]
-            now_ms = int(time.time() * 1_000)
-            removes = [
-                RemoveAction(each.path, not is_rewrite, now_ms, each.nbytes, dict(each.partition)) for each in removed
-            ]
-            _commit(table, adds, removes, steps)
-        except Unsure:
-            raise
-        except (JobRejected, OSError) as error:
-            for each in targets.values():
-                each.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise refusal(root, error) from error
-            raise
+    depth = len(table.shape.partition_by)
+    targets = [
+        file.path if isinstance(file, AddAction) else "/".join(file.parts[len(file.parts) - 1 - depth :])
+        for file in files
+    ]
+    try:
+        adds = [
+            file if isinstance(file, AddAction) else _placed(table, file, target, is_change=not is_rewrite)
+            for file, target in zip(files, targets, strict=True)
+        ]
+        now_ms = int(time.time() * 1_000)
+        removes = [
+            RemoveAction(each.path, not is_rewrite, now_ms, each.nbytes, dict(each.partition)) for each in removed
+        ]
+        _commit(table, adds, removes, steps)
+    except Unsure:
+        raise
+    except (JobRejected, OSError) as error:
+        _take_back(root, targets)
+        if isinstance(error, OSError):
+            raise refusal(root, error) from error
+        raise
+    if isinstance(root, Path):
         with suppress(OSError):  # the commit has succeeded nevertheless
             log = root / "_delta_log"
             _sync(log / f"{table.version():020}.json")
             sync_folder(log)
 
 
-class Unsure(JobRejected):
-    """A commit failed and its outcome is unknown, since the table cannot be read any more."""
+def _take_back(root: Where, paths: list[str]) -> None:
+    if isinstance(root, StorePath):
+        with suppress(OSError):  # vacuum deletes them
+            delete(root, paths)
+        return
+    for path in paths:
+        (root / path).unlink(missing_ok=True)
 
 
 def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
@@ -122,28 +220,40 @@ def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction]
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(
                     max_commit_retries=0,  # delta-rs would not check what was removed meanwhile
-                    app_transactions=[Transaction(step.app, step.after) for step in steps],
+                    app_transactions=[
+                        Transaction(step.app, step.after) for step in steps if step.after not in (None, step.before)
+                    ],
                 ),
             )
         except (DeltaError, OSError) as error:
             if not _is_committed(table, adds, removes, steps):
                 if isinstance(error, CommitFailedError):
                     continue
+                if isinstance(table.folder, StorePath):  # what was sent may still arrive
+                    raise Unsure(f"{table.folder} cannot be written: {first_line(error)}") from error
                 raise refusal(table.folder, error) from error
-        table.update_incremental()
+        try:
+            table.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise Unsure(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
         return
-    raise Conflict(f"{table.folder} is too busy with other commits; try again")
+    raise _too_busy(table)
 
 
 def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
     for step in steps:
         found = table.position(step.app)
+        is_back = step.before is not None and (step.after or 0) < step.before
+        if step.app == OWNER and (found != step.before or is_back):
+            text = f"another ingest into {table.folder.parent} was started later, and goes on in place of this one"
+            raise Conflict(text, step.app)
         if found != step.before:
             raise Conflict(
-                f"{table.folder} was written by another job {step.app!r}: it is at {found}, not {step.before}"
+                f"{table.folder} was written by another job {step.app!r}: it is at {found}, not {step.before}", step.app
             )
-        if step.before is not None and step.after < step.before:
-            raise Conflict(f"the position of job {step.app!r} would decrease from {step.before} to {step.after}")
+        if is_back:
+            text = f"the position of job {step.app!r} would decrease from {step.before} to {step.after}"
+            raise Conflict(text, step.app)
     if removes:
         live = {each.path for each in table.data_files()}
         if not all(each.path in live for each in removes):
@@ -162,23 +272,22 @@ def _is_committed(table: LakeTable, adds: list[AddAction], removes: list[RemoveA
     return all(now.position(step.app) == step.after for step in steps)
 
 
-def _place(root: Path, file: Path, target: Path) -> None:
-    """Move a file to its place in a table's folder, and sync it and the folders to disk."""
+def _placed(table: LakeTable, file: Path, path: str, *, is_change: bool) -> AddAction:
+    """Bring a file to its place `path` below a table's folder; sync it and the folders to disk, if there are any."""
+    root = table.folder
+    if isinstance(root, StorePath):
+        add = add_of(file, path, table.shape, is_change=is_change)
+        put(file, root / path)
+        return add
+    target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     _sync(file)
     file.rename(target)
     for folder in target.parents:
         sync_folder(folder)
         if folder == root:
-            return
-
-
-def _add(root: Path, file: Path, columns: set[str], *, is_change: bool) -> AddAction:
-    path = str(file.relative_to(root))
-    found = file.stat()
-    values = dict(unquote(part).split("=", 1) for part in path.split("/")[:-1])
-    partition = {name: None if value == NULL_FOLDER else value for name, value in values.items()}
-    return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, statistics(file, columns))
+            break
+    return add_of(target, path, table.shape, is_change=is_change)
 
 
 def _sync(file: Path) -> None:

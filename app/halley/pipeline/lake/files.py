@@ -1,7 +1,8 @@
 """The files of tables: written by Arrow, elsewhere on the tables' disk, with the statistics that go into a table's log.
 
 Files that are not yet a part of a table are in a folder of `staged`, which is deleted when the work is done. The folder
-of a killed process is recognized by its lock, which is not held, and is deleted when the next work begins.
+of a killed process is recognized by its lock, which is not held, and is deleted when the next work begins. For a lake
+in an object store it is a folder for temporary files of this machine.
 
 Statistics are taken from a file's footer: rows, least and greatest values, nulls. The log repeats no payloads and no
 publishers, since erased data would stay in it. Text columns without bounds have the widest: without any, pyarrow's
@@ -17,19 +18,22 @@ import fcntl
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, Shape, refusal
 from halley.pipeline.portions import cut
 
@@ -42,8 +46,12 @@ _MOST_OPEN = 128
 
 
 @contextmanager
-def staged(lake: Path) -> Iterator[Path]:
+def staged(lake: Where) -> Iterator[Path]:
     """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `JobRejected`."""
+    if not isinstance(lake, Path):
+        with tempfile.TemporaryDirectory(prefix="halley-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
+        return
     staging = lake / ".staging"
     try:
         staging.mkdir(parents=True, exist_ok=True)
@@ -96,10 +104,11 @@ def _remove_if_dead(lock: Path) -> None:
 
 
 class Written(NamedTuple):
-    """A file that is not yet a part of a table, and the number of its rows."""
+    """A file that is not yet a part of a table, and the number of its rows; `add` if it is in its place in a store."""
 
     path: Path
     rows: int
+    add: AddAction | None = None
 
 
 def write(
@@ -281,6 +290,19 @@ def _has(column: pa.Array, value: Any) -> pa.Array:
     if value is None:
         return pc.is_null(column)
     return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
+
+
+def add_of(file: Path, path: str, shape: Shape, *, is_change: bool = True) -> AddAction:
+    """Return what a commit says of a file whose place below the table's folder is `path`.
+
+    `is_change`: its rows are new in the table. Lifted columns have bounds, as the shape's columns that it names.
+    """
+    values = dict(unquote(part).split("=", 1) for part in path.split("/")[:-1])
+    partition = {name: None if value == NULL_FOLDER else value for name, value in values.items()}
+    lifted = set(pq.read_schema(file).names) - set(shape.columns.names)
+    found = file.stat()
+    bounds = statistics(file, {*shape.statistics, *lifted})
+    return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, bounds)
 
 
 _LONG_CHARS = 32

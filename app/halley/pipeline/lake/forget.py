@@ -4,6 +4,9 @@ One file after the other is rewritten without the rows concerned. The offsets of
 `rejected` as `forgotten`, so that each stays accounted for; a crash between the two leaves some offsets in both tables,
 which the next erasure corrects. Then every file that no table names any more is deleted, regardless of its age.
 
+In an object store nobody waits for an erasure. A batch of an ingest that was begun before it is refused and read again.
+The work begins again if another process replaces files meanwhile.
+
 If the log itself still has the events, they must be purged there first (`halley history purge`). Counts are not
 changed: a publisher's events stay counted in the rollups of channels that others use too. Names of topics can be read
 in the tables' own logs for another day.
@@ -12,6 +15,7 @@ in the tables' own logs for another day.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -25,10 +29,11 @@ from halley.broker.ports import Erasure
 from halley.history.damage import joined, outside
 from halley.history.rewriting import is_concerned
 from halley.history.stored import Stored
-from halley.pipeline.errors import no_lake
+from halley.pipeline.errors import JobRejected, no_lake
 from halley.pipeline.lake import locks
-from halley.pipeline.lake.commit import commit_files, commit_rows
+from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write_in_order
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import (
     TABLES,
     File,
@@ -42,11 +47,13 @@ from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 from halley.pipeline.portions import read
 
+_TRIES = 20
+
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""
 
 
-def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
+def forget(lake: Where, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
     `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
@@ -57,16 +64,34 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
         tables = [*open_all(lake).values()]
         if not tables:
             raise no_lake(lake)
-        work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
-        for table, file in work:
-            check_files(table.folder, [file])
         erased = dict.fromkeys((table.folder.name for table in tables), 0)
-        for done, (table, file) in enumerate(work):
-            on_progress(done, len(work))
-            erased[table.folder.name] += _erase(lake, table, file, erasure)
+        if not isinstance(lake, Path):
+            for table in tables:
+                begin_deletion(table)
+        for _ in range(_TRIES):
+            with suppress(Conflict):
+                for name, rows in _erased(lake, tables, erasure, on_progress):
+                    erased[name] += rows
+                break
+            for table in tables:
+                table.refresh()
+        else:
+            raise JobRejected(f"files of {lake} are replaced again and again by others; try again")
         delete_unnamed(lake, 0)
-        on_progress(len(work), len(work))
         return erased
+
+
+def _erased(
+    lake: Where, tables: list[LakeTable], erasure: Erasure, on_progress: OnProgress
+) -> Iterator[tuple[str, int]]:
+    """Rewrite the files that may have rows to be erased; yield the table's name and the number of rows of each."""
+    work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
+    for table in tables:
+        check_files(table.folder, [file for of, file in work if of is table])
+    for done, (table, file) in enumerate(work):
+        on_progress(done, len(work))
+        yield table.folder.name, _erase(lake, table, file, erasure)
+    on_progress(len(work), len(work))
 
 
 def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
@@ -80,13 +105,13 @@ def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
+def _erase(lake: Where, table: LakeTable, file: File, erasure: Erasure) -> int:
     """Rewrite a file if it has rows to be erased; return the number of these."""
     root, name = table.folder, table.folder.name
     count = 0
     offsets: list[int] = []
     with translate_read_errors(root, [file]):
-        for rows in read(root / file.path, _needed(root / file.path, erasure)):
+        for rows in read(file.path, _needed(table, file, erasure), filesystem=table.files):
             concerned = rows.filter(_CONCERNED[name](rows, erasure))
             count += concerned.num_rows
             offsets += concerned["offset"].to_pylist() if name == "events" else []
@@ -103,16 +128,17 @@ def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     return count
 
 
-def _needed(file: Path, erasure: Erasure) -> list[str]:
+def _needed(table: LakeTable, file: File, erasure: Erasure) -> list[str]:
     """Return the columns of a file by which its rows are selected: large ones only if these are."""
-    return [name for name in pq.read_schema(file).names if name != "payload" or erasure.pattern is None]
+    stored = pq.read_schema(file.path, filesystem=table.files).names
+    return [name for name in stored if name != "payload" or erasure.pattern is None]
 
 
 def _left(table: LakeTable, file: File, erasure: Erasure) -> Iterator[pa.RecordBatch]:
     """Yield what is left of a file's rows, in their order. Raises `JobFailed`."""
     name = table.folder.name
     with translate_read_errors(table.folder):
-        for rows in read(table.folder / file.path):
+        for rows in read(file.path, filesystem=table.files):
             concerned = _CONCERNED[name](rows, erasure)
             if name == "rejected":
                 unknown = pc.if_else(concerned, pa.scalar(None, pa.string()), rows["row"])
@@ -121,7 +147,7 @@ def _left(table: LakeTable, file: File, erasure: Erasure) -> Iterator[pa.RecordB
                 yield rows.filter(pc.invert(concerned))
 
 
-def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
+def _account(lake: Where, events: LakeTable, offsets: list[int]) -> None:
     """Put offsets into `rejected`, except those that a killed erasure has put there."""
     rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))

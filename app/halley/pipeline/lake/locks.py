@@ -1,5 +1,7 @@
 """Locks between processes that work on one lake: the operating system's (flock), so a killed process holds none.
 
+In an object store there are none, and these do nothing: `commit.py` says what takes their place.
+
     ingest   one ingest per lake, for as long as it runs
     batch    a batch, from the first row read to its commit; an erasure waits for its end, and lets none begin
     rewrite  replacing files by others: delta-rs does not notice when two processes replace the same files
@@ -15,10 +17,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import refusal
 
 PATIENCE_S = 600.0
@@ -31,25 +34,29 @@ class Busy(JobRejected):
     """Another process holds the lock."""
 
 
-def ingest(lake: Path) -> AbstractContextManager[None]:
+def ingest(lake: Where) -> AbstractContextManager[None]:
     """Hold the lock of the lake's only ingest. Raises `Busy` without waiting if another ingest runs."""
-    return _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
+    return _lock(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
 
 
-def batch(lake: Path) -> AbstractContextManager[None]:
+def batch(lake: Where) -> AbstractContextManager[None]:
     """Hold the lock for a batch, or to prevent batches. Raises `Busy`."""
-    return _held(lake, "batch", fcntl.LOCK_EX, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
+    return _lock(lake, "batch", fcntl.LOCK_EX, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
 
 
-def rewrite(lake: Path) -> AbstractContextManager[None]:
+def rewrite(lake: Where) -> AbstractContextManager[None]:
     """Hold the lock for replacing files by others. Raises `Busy` without waiting if another process holds it."""
-    return _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
+    return _lock(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
 
 
-def files(lake: Path, *, alone: bool = False) -> AbstractContextManager[None]:
+def files(lake: Where, *, alone: bool = False) -> AbstractContextManager[None]:
     """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    return _held(lake, "files", mode, PATIENCE_S, "a commit or a vacuum in {lake} has not ended{by}")
+    return _lock(lake, "files", mode, PATIENCE_S, "a commit or a vacuum in {lake} has not ended{by}")
+
+
+def _lock(lake: Where, name: str, mode: int, patience_s: float, sentence: str) -> AbstractContextManager[None]:
+    return _held(lake, name, mode, patience_s, sentence) if isinstance(lake, Path) else nullcontext()
 
 
 @contextmanager

@@ -10,17 +10,19 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, QueryBuilder, Schema
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
 
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.lake.place import StorePath, Where, at_once, files_in, reason, size_of
 from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 
 INGEST = "ingest"
@@ -164,10 +166,10 @@ _BEFORE = {("rollups", "numbers"): str(pa.map_(pa.string(), _FIGURES_BEFORE))}
 """Types that columns had in tables of earlier versions: `create` adds the fields that they lack."""
 
 
-def path(lake: Path, name: str) -> Path:
+def path(lake: Where, name: str) -> Where:
     """Return a table's folder, as an absolute path."""
     assert name in TABLES, name
-    return Path(lake).absolute() / name
+    return lake.absolute() / name
 
 
 class File(NamedTuple):
@@ -193,9 +195,15 @@ class LakeTable(DeltaTable):
     """A Delta table of the lake, in the version that it had when it was opened or last refreshed."""
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Where:
         """The table's folder; its last part is the table's name."""
-        return Path(unquote(self.table_uri.removeprefix("file://")))
+        uri = self.table_uri.removeprefix("file://")
+        return StorePath(uri.rstrip("/")) if "://" in uri else Path(unquote(uri))
+
+    @property
+    def files(self) -> fs.FileSystem:
+        """The files of the table, for Arrow, by their paths below the table's folder."""
+        return files_in(self.folder)
 
     @property
     def shape(self) -> Shape:
@@ -253,7 +261,7 @@ class LakeTable(DeltaTable):
         threads need the interpreter while it shuts down, and a process that has not read to the end crashes or hangs at
         its exit (T20). Here too, close a scan that is not read to its end: `contextlib.closing(....to_batches())`.
         """
-        return self.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(str(self.folder), fs.LocalFileSystem()))
+        return self.to_pyarrow_dataset(filesystem=self.files)
 
 
 def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
@@ -267,7 +275,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     return arrow_schema(types)
 
 
-def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:
+def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable | None:
     """Open the current version of a table; return None if it does not exist yet.
 
     `log_id`: the log that the table must have been made from; None: any. Raises `JobRejected` if the table cannot be
@@ -276,12 +284,14 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     folder = path(lake, name)
     if unquote(str(folder)) != str(folder):  # delta-rs decodes its own URL of a table twice
         raise JobRejected(f"the path {folder} has a percent escape, which delta-rs misreads: choose another --lake")
-    if not _is_there(folder):
+    if isinstance(folder, Path) and not _is_there(folder):
         return None
     try:
         table = LakeTable(str(folder))
         properties = table.metadata().configuration
     except (DeltaError, OSError, ValueError) as error:
+        if isinstance(error, TableNotFoundError) and isinstance(folder, StorePath):
+            return None
         raise JobRejected(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
     if LOG_ID not in properties:
         raise JobRejected(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
@@ -296,7 +306,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     return table
 
 
-def open_all(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
+def open_all(lake: Where, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
     """Open all existing tables by name; change nothing. Raises `JobRejected`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
@@ -304,7 +314,7 @@ def open_all(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] =
     return tables
 
 
-def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
+def create(lake: Where, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
     """Open a table, which is made if it does not exist; missing lifted columns are added (L12), as are new fields.
 
     Raises `JobRejected`, also if a lifted column exists with another type.
@@ -314,7 +324,10 @@ def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) 
         return _make(lake, name, log_id, list(lifted or []))
     new = [*_widened(table), *_new(table, lifted or [])]
     if new:
-        table.alter.add_columns([Field.from_arrow(field) for field in new])
+        try:
+            table.alter.add_columns([Field.from_arrow(field) for field in new])
+        except (DeltaError, OSError) as error:
+            raise refusal(table.folder, error) from error
         table = LakeTable(table.table_uri)
     return table
 
@@ -332,7 +345,7 @@ def select(query: str, **named: DeltaTable) -> pa.Table:
     return rows.cast(pa.schema(plain))  # Arrow cannot do much with views of texts
 
 
-def refusal(place: Path, error: BaseException) -> JobRejected:
+def refusal(place: Where, error: BaseException) -> JobRejected:
     """Convert an error of the disk, or of delta-rs, on writing to `place`."""
     text = first_line(error)
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
@@ -341,8 +354,8 @@ def refusal(place: Path, error: BaseException) -> JobRejected:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, at most 300 characters."""
-    return str(error).strip().partition("\n")[0][:300]
+    """Return the first line of an error's text, at most 300 characters; what a store says is put into words."""
+    return reason(error) or str(error).strip().partition("\n")[0][:300]
 
 
 def _is_there(folder: Path) -> bool:
@@ -382,13 +395,15 @@ def _widened(table: LakeTable) -> list[pa.Field]:
     return [each for each in table.shape.columns if _BEFORE.get((table.folder.name, each.name)) == found[each.name]]
 
 
-def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTable:
+def _make(lake: Where, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTable:
     shape = TABLES[name]
+    folder = path(lake, name)
     columns = pa.schema([*shape.columns, *lifted])
     try:
-        path(lake, name).mkdir(parents=True, exist_ok=True)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
         LakeTable.create(
-            str(path(lake, name)),
+            str(folder),
             Schema.from_arrow(columns),
             mode="error",
             partition_by=list(shape.partition_by),
@@ -400,12 +415,15 @@ def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTab
             },
             raise_if_key_not_exists=False,  # Halley's own two
         )
-        return LakeTable(str(path(lake, name)))
+        return LakeTable(str(folder))
     except (DeltaError, OSError) as error:
-        raise refusal(path(lake, name), error) from error
+        table = open_table(lake, name, log_id) if isinstance(folder, StorePath) else None
+        if table is None:
+            raise refusal(folder, error) from error
+        return table  # another process was faster
 
 
-def _compare(table: LakeTable, name: str, folder: Path) -> None:
+def _compare(table: LakeTable, name: str, folder: Where) -> None:
     found = {field.name: field.type for field in table.columns()}
     for field in TABLES[name].columns:
         if field.name not in found:
@@ -430,25 +448,25 @@ def to_us(text: str) -> int:
     return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-def fault_of(root: Path, file: File) -> str | None:
+def fault_of(root: Where, file: File) -> str | None:
     """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
     try:
-        nbytes = (root / file.path).stat().st_size
+        nbytes = size_of(root / file.path)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror or first_line(error)}"
     return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
 
 
-def check_files(root: Path, files: Iterable[File]) -> None:
+def check_files(root: Where, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
-    for file in files:
-        text = fault_of(root, file)
+    wanted = list(files)
+    for file, text in zip(wanted, at_once(root, partial(fault_of, root), wanted), strict=True):
         if text is not None:
             raise _unsound(f"{root / file.path} {text}")
 
 
 @contextmanager
-def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
+def translate_read_errors(root: Where, files: Iterable[File] = ()) -> Iterator[None]:
     """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
     check_files(root, files)
     try:

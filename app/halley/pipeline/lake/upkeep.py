@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,9 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from halley.pipeline.lake import locks
-from halley.pipeline.lake.commit import commit_files
+from halley.pipeline.lake.commit import begin_deletion, commit_files
 from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.place import StorePath, Where, delete, sizes
 from halley.pipeline.lake.tables import (
     INGEST,
     TABLES,
@@ -63,7 +64,7 @@ class Compacted(NamedTuple):
     rows: int = 0
 
 
-def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1) -> Compacted:
+def compact(lake: Where, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1) -> Compacted:
     """Replace the many small files of a table by few large sorted files, one partition after the other.
 
     least  partitions of the newest day with fewer small files are left for later
@@ -84,7 +85,7 @@ def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: 
         return Compacted(sum(map(len, chosen)), after, done)
 
 
-def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
+def rewrite(lake: Where, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
     """Replace files, all of one partition, by sorted files; return their number. Raises `JobRejected`, `JobFailed`.
 
     `on_progress` is called with the number of rows of this partition that are done.
@@ -96,7 +97,7 @@ def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callab
     with staged(lake) as folder:
         place = folder / files[0].path.rpartition("/")[0]
         with translate_read_errors(root, files):
-            for rows in _portions([root / file.path for file in files], columns):
+            for rows in _portions(table, [file.path for file in files], columns):
                 file_rows = -(-rows.num_rows // -(-rows.num_rows // FILE_ROWS))
                 prefix = _FULL if rows.nbytes >= _MOST_BYTES else SORTED
                 written += write(place, shape, rows, is_one_partition=True, prefix=prefix, file_rows=file_rows)
@@ -107,12 +108,13 @@ def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callab
     return len(written)
 
 
-def _portions(files: list[Path], columns: pa.Schema) -> Iterator[pa.Table]:
+def _portions(table: LakeTable, files: Sequence[str], columns: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of files in their order, in portions that are small enough to be sorted in memory."""
     portion: list[pa.RecordBatch] = []
     count = nbytes = 0
+    stored = table.files
     for file in files:
-        for rows in read(file, most_rows=_BATCH_ROWS):
+        for rows in read(file, most_rows=_BATCH_ROWS, filesystem=stored):
             portion.append(_completed(rows, columns))
             count += rows.num_rows
             nbytes += rows.nbytes
@@ -133,7 +135,7 @@ def _completed(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _chosen(lake: Path, table: LakeTable, least: int) -> list[list[File]]:
+def _chosen(lake: Where, table: LakeTable, least: int) -> list[list[File]]:
     """Return the files of each partition that are worth compacting, in the order of their contents."""
     shape = table.shape
     events = open_table(lake, "events")
@@ -165,7 +167,7 @@ class Vacuumed(NamedTuple):
     nbytes: int = 0
 
 
-def vacuum(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
+def vacuum(lake: Where, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
     `on_progress` is called with the number of tables that are done, and their total. Raises `JobRejected`.
@@ -174,11 +176,11 @@ def vacuum(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of
         return delete_unnamed(lake, age_s, on_progress)
 
 
-def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
+def delete_unnamed(lake: Where, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Do the work of `vacuum`, for a caller that holds the lock `rewrite`.
 
     Files of a commit in progress are never deleted, regardless of the age (T5): this waits until there is none, and
-    prevents new ones.
+    prevents new ones. In a store, such a commit is refused instead, and its files are put again.
     """
     hours = math.ceil(age_s / 3_600)
     deleted: list[int] = []
@@ -195,6 +197,8 @@ def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _d
 def _vacuum(table: LakeTable, hours: int) -> list[int]:
     """Vacuum a table with delta-rs; return the sizes of what it deleted, as its list has files that were gone."""
     root = table.folder
+    if isinstance(root, StorePath):
+        return _vacuum_store(table, root, hours)
     before = _sizes(root)
     try:
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
@@ -202,6 +206,21 @@ def _vacuum(table: LakeTable, hours: int) -> list[int]:
         raise refusal(root, error) from error
     after = _sizes(root)
     return [nbytes for path, nbytes in before.items() if path not in after]
+
+
+def _vacuum_store(table: LakeTable, root: StorePath, hours: int) -> list[int]:
+    """Do as `_vacuum` in a store: what has no name, and cannot get one since `begin_deletion`, is deleted."""
+    try:
+        found = sizes(root)
+        unnamed = table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True)
+        if not found.keys() & unnamed:
+            return []
+        begin_deletion(table)
+        left_over = (found.keys() & unnamed) - {file.path for file in table.data_files()}
+        delete(root, left_over)
+    except (DeltaError, OSError) as error:
+        raise refusal(root, error) from error
+    return [found[path] for path in left_over]
 
 
 def _sizes(root: Path) -> dict[Path, int]:

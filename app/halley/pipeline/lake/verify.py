@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,11 +18,13 @@ from deltalake.exceptions import DeltaError
 
 from halley.history.stored import COLUMNS, checksum
 from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.place import Where, at_once
 from halley.pipeline.lake.tables import (
     DAY_US,
     INGEST,
     KINDS,
     SKIPPED,
+    File,
     Kind,
     LakeTable,
     OnProgress,
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
 
 
 def verify(
-    lake: Path, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
+    lake: Where, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
 ) -> Iterator[Finding]:
     """Verify a lake; yield one finding after the other.
 
@@ -90,11 +91,9 @@ def _checked(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
 
 def _broken(table: LakeTable) -> dict[str, str]:
     """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
-    root = table.folder
-    faults = (
-        (file.path, fault_of(root, file) or _miscounted(root / file.path, file.rows)) for file in table.data_files()
-    )
-    return {path: text for path, text in faults if text is not None}
+    files = table.data_files()
+    faults = at_once(table.folder, lambda file: fault_of(table.folder, file) or _miscounted(table, file), files)
+    return {file.path: text for file, text in zip(files, faults, strict=True) if text is not None}
 
 
 def _files(name: str, table: LakeTable, broken: dict[str, str]) -> Iterator[Finding]:
@@ -107,13 +106,13 @@ def _files(name: str, table: LakeTable, broken: dict[str, str]) -> Iterator[Find
     yield Finding(name, f"{rows:,} rows in {len(files) - len(broken):,} files{but}", is_sound=not broken)
 
 
-def _miscounted(path: Path, rows: int) -> str | None:
+def _miscounted(table: LakeTable, file: File) -> str | None:
     """Return the difference between a file's footer and the table's log, in words; None if there is none."""
     try:
-        found = pq.read_metadata(path).num_rows
+        found = pq.read_metadata(file.path, filesystem=table.files).num_rows
     except (OSError, pa.ArrowException) as error:
         return f"cannot be read: {first_line(error)}"
-    return None if found == rows else f"has {found} rows instead of {rows}"
+    return None if found == file.rows else f"has {found} rows instead of {file.rows}"
 
 
 def _versions(tables: dict[str, LakeTable]) -> Finding:
@@ -189,7 +188,7 @@ def _checksums(
     wrong: list[int] = []
     for file in files:
         try:
-            for rows in _some(events.folder / file.path, file.rows if is_thorough else _SAMPLE_ROWS):
+            for rows in _some(events, file, file.rows if is_thorough else _SAMPLE_ROWS):
                 protocol = pa.repeat(file.partition["protocol"], rows.num_rows)
                 stored = rows.append_column("protocol", protocol).select([*COLUMNS])
                 wrong += _changed(stored)
@@ -210,9 +209,10 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
 
 
-def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
+def _some(events: LakeTable, file: File, count: int) -> Iterator[pa.RecordBatch]:
     """Yield the first `count` rows of a file, in batches."""
-    for rows in read(file, [name for name in COLUMNS if name != "protocol"], min(PORTION_ROWS, count)):
+    names = [name for name in COLUMNS if name != "protocol"]
+    for rows in read(file.path, names, min(PORTION_ROWS, count), filesystem=events.files):
         yield rows.slice(0, count)
         count -= rows.num_rows
         if count <= 0:

@@ -10,7 +10,6 @@ half is dropped, as often as necessary, and read again as the next range.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from halley.broker.events import to_text
 from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
 from halley.pipeline.queries.skipping import Every, Within, needed
 from halley.protocols.bayeux.names import to_channel
@@ -42,7 +43,7 @@ class Selection(NamedTuple):
 class EventReader:
     """Reads the table `events`, in the state that it had when the reader was created."""
 
-    def __init__(self, lake: Path, selection: Selection) -> None:
+    def __init__(self, lake: Where, selection: Selection) -> None:
         """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
@@ -78,7 +79,7 @@ class EventReader:
             if not len(offsets):
                 continue
             with translate_read_errors(self._folder):
-                size = _stretch_rows([self._folder / file.path for file in group])
+                size = _stretch_rows(group, self._events.filesystem)
             start = 0
             while start < len(offsets):
                 found = self._stretch(group, offsets[start : start + size])
@@ -147,17 +148,17 @@ def _groups(files: Sequence[File]) -> Iterator[list[File]]:
         yield group
 
 
-def _stretch_rows(files: Sequence[Path]) -> int:
+def _stretch_rows(files: Sequence[File], filesystem: fs.FileSystem) -> int:
     """The number of these files' rows to read at a time, chosen by their size in bytes."""
     rows = nbytes = 0
     for file in files:
-        footer = pq.read_metadata(file)
+        footer = pq.read_metadata(file.path, filesystem=filesystem)
         rows += footer.num_rows
         nbytes += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))
 
 
-def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
+def lines(lake: Where, selection: Selection) -> Iterator[list[str]]:
     """Yield lists of events, each one line of JSON, oldest first. Raises `JobRejected`, `JobFailed`."""
     for rows in EventReader(lake, selection).rows():
         yield [_line(row) for row in rows]

@@ -3,10 +3,10 @@
 The order is strict: an event is first delivered after all before it were delivered or permanently refused. Neither rate
 limits, nor a history that is temporarily unavailable, nor lost responses, nor kills change that.
 
-The position of a replay is kept in a file below the lake. A batch is recorded there before it is sent, and each event
-has an idempotency key made of the replay's name and its offset; so the batch that was being sent when a replay was
-killed is sent again, and the server publishes it once. The server forgets keys in time: `Replay.doubt` says whether
-that can matter.
+The position of a replay is kept in a file below the lake, or of this machine if the lake is in a store. A batch is
+recorded there before it is sent, and each event has an idempotency key made of the replay's name and its offset; so the
+batch that was being sent when a replay was killed is sent again, and the server publishes it once. The server forgets
+keys in time: `Replay.doubt` says whether that can matter.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from halley.client import Client, Keyed, Refused
 from halley.history import checksummed_json
 from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.lake.place import Where, state_folder
 from halley.pipeline.queries.events import EventReader, Selection
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -79,13 +80,13 @@ class Replay:
     `is_new`: begin at the first event, regardless of the position. Raises `JobRejected`, `JobFailed`, `OSError`.
     """
 
-    def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:
+    def __init__(self, lake: Where, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
         self._reader = EventReader(lake, plan.selection)
         pattern, from_us, to_us = plan.selection
         what = [self._reader.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
         name = blake2b(orjson.dumps(what), digest_size=8).hexdigest()
-        self._file = lake / "replays" / f"{name}.json"
+        self._file = state_folder(lake) / "replays" / f"{name}.json"
         state = None if is_new else _load(self._file)
         state = state or {"run": token_hex(8), "after": 0, "sending": None, "at_s": 0.0}
         self._run: str = state["run"]
@@ -185,7 +186,7 @@ class Replay:
     def _note(self, sending: int | None) -> None:
         self._is_sending = sending is not None
         state = {"run": self._run, "after": self._after, "sending": sending, "at_s": time.time()}
-        self._file.parent.mkdir(exist_ok=True)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
         checksummed_json.save(self._file, state, is_private=False)
 
 

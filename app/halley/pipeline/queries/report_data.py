@@ -6,11 +6,14 @@ Rows are counted by delta-rs's own SQL, so the lake may be larger than memory.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyarrow import fs
+
 from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.place import Where, at_once
 from halley.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
 
 TOP_CHANNELS = 15
@@ -74,7 +77,7 @@ class ReportData(NamedTuple):
         return sum(sum(each.values()) for each in self.bars.values())
 
 
-def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
+def collect(lake: Where, from_us: int | None, to_us: int | None) -> ReportData:
     """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
 
     Raises `JobRejected`, `JobFailed`.
@@ -100,7 +103,7 @@ def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
             bars=_bars(events, first_us, last_us, step_us),
             channels=channels,
             topics=topics,
-            commits=[each for each in _commits(path(lake, "events")) if from_us is None or each.newest_us >= from_us],
+            commits=[each for each in _commits(events) if from_us is None or each.newest_us >= from_us],
             alerts=_latest(tables["alerts"], from_us, to_us),
             losses=[*_losses(tables["gaps"], "gap"), *_losses(tables["rejected"], "rejected")][:MOST_LOSSES],
             holdings=[_holding(name, table) for name, table in tables.items()],
@@ -143,13 +146,19 @@ def _topics(events: LakeTable, first_us: int, last_us: int) -> tuple[list[tuple[
     return [(each["topic"], each["events"]) for each in found], found[0]["topics"] if found else 0
 
 
-def _commits(folder: Path) -> list[Commit]:
+def _commits(events: LakeTable) -> list[Commit]:
     """The batches of ingest that the Delta log still has, including those whose files were rewritten since."""
-    found = []
-    entries = sorted(entry for entry in (folder / "_delta_log").glob("*.json") if entry.stem.isdecimal())
-    for entry in entries[-_MOST_COMMITS:]:
+    found, files = [], events.files
+    log = files.get_file_info(fs.FileSelector("_delta_log"))
+    entries = sorted(each.path for each in log if re.fullmatch(r"\d+\.json", each.base_name))
+
+    def lines(entry: str) -> list[bytes]:
+        with files.open_input_stream(entry) as opened:
+            return bytes(opened.read()).splitlines()
+
+    for entry in at_once(events.folder, lines, entries[-_MOST_COMMITS:]):
         at_us, adds = 0, []
-        for line in entry.read_text(encoding="utf-8").splitlines():
+        for line in entry:
             action = json.loads(line)
             at_us = int(action.get("commitInfo", {}).get("timestamp", 0)) * 1_000 or at_us
             if action.get("add", {}).get("dataChange"):

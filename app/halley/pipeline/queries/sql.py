@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
 from halley.pipeline.lake.dictionary import DICTIONARY
+from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import TABLES, File, check_files
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
@@ -61,12 +62,14 @@ class Answer(NamedTuple):
         return "".join(files) + text.getvalue().strip("\n")
 
 
-def ask(spark: SparkSession, lake: Path, statement: str, *, skips: bool = True) -> Answer:
+def ask(spark: SparkSession, lake: Where, statement: str, *, skips: bool = True) -> Answer:
     """Return the answer to a query or a statement about tables. With `skips`, files without matching rows are not read.
 
     Raises `JobRejected` if the statement is another one, does not parse, or names a table or column that does not
     exist, or if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
+    if not isinstance(lake, Path) and not str(spark.sparkContext.master).startswith("local"):
+        raise JobRejected(f"{lake} is in an object store, which Spark can query with --master local[*] only")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     try:
         asked = statement_of(spark, statement)
@@ -77,7 +80,7 @@ def ask(spark: SparkSession, lake: Path, statement: str, *, skips: bool = True) 
         raise JobRejected(sentence(error)) from error
 
 
-def _query(spark: SparkSession, lake: Path, query: str, *, skips: bool) -> Answer:
+def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answer:
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     conditions = _conditions(spark, views, query)
     if skips and _CLOCK.search(query):
@@ -116,7 +119,7 @@ def computing() -> Iterator[None]:
         raise JobFailed(f"the query failed: {sentence(Exception(java_message(error) or error.errmsg))}") from error
 
 
-def _about_tables(spark: SparkSession, lake: Path, statement: str) -> DataFrame:
+def _about_tables(spark: SparkSession, lake: Where, statement: str) -> DataFrame:
     """Return Spark's answer to a statement about tables; that to SHOW TABLES has their meanings instead of flags."""
     session = _session(spark)
     with tempfile.TemporaryDirectory(prefix="halley-") as nothing:
@@ -181,7 +184,7 @@ _QUERY = """
 """
 
 
-def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
+def top(spark: SparkSession, lake: Where, by: By, since_us: int | None, most: int) -> Answer:
     """Return the `most` busiest channels, the busiest first.
 
     Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises

@@ -20,9 +20,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from halley.pipeline.errors import no_lake
+from halley.pipeline import session
+from halley.pipeline.errors import JobFailed, no_lake
 from halley.pipeline.lake.dictionary import meaning
-from halley.pipeline.lake.tables import TABLES, File, LakeTable, open_table, path
+from halley.pipeline.lake.place import Where, fetch
+from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
 from halley.pipeline.queries.skipping import Condition, Every, Null, Some, Within
 
@@ -57,7 +59,7 @@ class View(NamedTuple):
     """
 
     name: str
-    folder: Path
+    folder: Where
     table: LakeTable | None
     stored: StructType
     computed: Mapping[str, Computed]
@@ -92,9 +94,10 @@ class View(NamedTuple):
     def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
         """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
         if files:
+            folder = _on_disk(self.folder, files)
             # With `basePath` Spark takes the partition's columns from the folders' names.
-            reader = spark.read.schema(self.stored).options(basePath=str(self.folder), __globPaths__="false")
-            whole = reader.parquet(*(str(self.folder / file.path) for file in files))
+            reader = spark.read.schema(self.stored).options(basePath=str(folder), __globPaths__="false")
+            whole = reader.parquet(*(str(folder / file.path) for file in files))
         else:
             whole = spark.range(0).select(
                 [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
@@ -107,15 +110,30 @@ class View(NamedTuple):
         )
 
 
-def views_of(lake: Path, tables: Iterable[str]) -> dict[str, View]:
+def views_of(lake: Where, tables: Iterable[str]) -> dict[str, View]:
     """Return views of these tables, by name; a table that does not exist yet has no rows.
 
     Raises `JobRejected`, also if there is no lake.
     """
     views = {name: view_of(path(lake, name), open_table(lake, name)) for name in tables}
-    if views and not any(path(lake, name).is_dir() for name in TABLES):
+    if views and all(each.table is None for each in views.values()) and not open_all(lake):
         raise no_lake(lake)
     return views
+
+
+def _on_disk(folder: Where, files: Sequence[File]) -> Path:
+    """Return a folder of this machine with these files: Spark has no reader for a store, so they are copied from there.
+
+    The copies are deleted when this process ends. Raises `JobFailed`.
+    """
+    if isinstance(folder, Path):
+        return folder
+    copies = session.temporary_folder() / "lake" / folder.key
+    try:
+        fetch(folder, [file.path for file in files], copies)
+    except OSError as error:
+        raise JobFailed(f"{folder} cannot be copied to {copies}: {first_line(error)}") from error
+    return copies
 
 
 def as_column(condition: Condition) -> Column:
@@ -136,7 +154,7 @@ def as_column(condition: Condition) -> Column:
             return reduce(or_, map(as_column, parts), f.lit(False))  # noqa: FBT003 - a value
 
 
-def view_of(folder: Path, table: LakeTable | None) -> View:
+def view_of(folder: Where, table: LakeTable | None) -> View:
     """Return the view of a table, by its folder; `table` is None if the table does not exist."""
     name = folder.name
     columns = TABLES[name].columns if table is None else table.columns()
