@@ -66,7 +66,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def begin(role, lake, *more):
+def job_of(role, lake, *more):
     """Start a job as a separate process."""
     return subprocess.Popen(
         [sys.executable, JOB, role, str(lake), *map(str, more)],
@@ -86,7 +86,7 @@ def outcome(process):
 
 def ingest(lake, data):
     """Ingest all that the log has."""
-    code, said = outcome(begin("ingest", lake, data))
+    code, said = outcome(job_of("ingest", lake, data))
     assert code == 0, said
 
 
@@ -157,7 +157,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_in_progress(lake):
 
 def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     """L6: an ingest that another one has followed stops with a sentence, whatever they were doing."""
-    first = begin("ingest", lake, data)
+    first = job_of("ingest", lake, data)
     assert first.stdout.readline() == "201\n"
     ingest(lake, data)
     code, said = outcome(first)
@@ -174,19 +174,19 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
 def test_all_at_once_and_killed(lake, data):
     """Two ingests, two compactions, a vacuum and an erasure at once, killed again and again: every offset once."""
     with OpenLog(data, segment_bytes=65_536) as log:
-        first = begin("ingest", lake, data)
+        first = job_of("ingest", lake, data)
         assert first.stdout.readline() == "201\n"  # events of the channel are in the lake, and in a batch in progress
         log.history.purge(GONE, lambda *_: None)
     chance = random.Random(37)
     roles = ["ingest", "compact", "compact", "vacuum", "forget"]
-    running = [(role, begin(role, lake, *([data] if role == "ingest" else []))) for role in roles]
+    running = [(role, job_of(role, lake, *([data] if role == "ingest" else []))) for role in roles]
     for _ in range(5):
         time.sleep(chance.uniform(0.5, 2))  # the duration is the random choice
         at = chance.randrange(len(running))
         role, process = running[at]
         process.kill()
         process.communicate()
-        running[at] = role, begin(role, lake, *([data] if role == "ingest" else []))
+        running[at] = role, job_of(role, lake, *([data] if role == "ingest" else []))
     for _, process in running:
         outcome(process)
     outcome(first)
@@ -201,7 +201,7 @@ def test_all_at_once_and_killed(lake, data):
 
 def test_a_store_that_is_gone_for_some_seconds(store, lake, data):
     """Jobs end with one sentence; with the store back, the same command does the rest."""
-    job = begin("ingest", lake, data)
+    job = job_of("ingest", lake, data)
     assert job.stdout.readline() == "201\n"
     store.kill()
     try:
