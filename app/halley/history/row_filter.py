@@ -5,11 +5,14 @@ In contrast to a client's query (`query.py`) it finds events for any audience an
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from halley.broker.names import Match, Pattern, matches
 from halley.history.rules import NEVER
 from halley.history.stored import Stored
+
+_PROTOCOL = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +71,8 @@ class RowFilter:
 
 EVERY_ROW = RowFilter()
 """The filter that every row matches."""
+
+
+def is_protocol(text: str) -> bool:
+    """Whether a text can be the name of a publisher's protocol."""
+    return _PROTOCOL.fullmatch(text) is not None

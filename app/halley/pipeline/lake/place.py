@@ -52,7 +52,7 @@ class StorePath:
 
     @property
     def scheme(self) -> str:
-        """The kind of store."""
+        """The kind of store: s3, az or gs."""
         return self.url.partition("://")[0]
 
     @property

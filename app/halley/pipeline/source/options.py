@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -13,7 +12,7 @@ from halley.broker.errors import InvalidName
 from halley.broker.events import Span, to_ns
 from halley.broker.names import Pattern
 from halley.history.consumers import is_name
-from halley.history.row_filter import RowFilter
+from halley.history.row_filter import RowFilter, is_protocol
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source.columns import COMPUTED, Lifting, types_of
 from halley.protocols.bayeux.names import Bounds
@@ -27,8 +26,6 @@ _OPTIONS = {
 _LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the log were within the limits of its server."""
-
-_PROTOCOL = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Options:
@@ -99,7 +96,7 @@ def _pattern(given: Mapping[str, str]) -> Pattern | None:
 
 def _protocol(given: Mapping[str, str]) -> str | None:
     protocol = given.get("protocol")
-    if protocol is not None and not _PROTOCOL.fullmatch(protocol):
+    if protocol is not None and not is_protocol(protocol):
         raise JobRejected(f"the option protocol must be the name of a protocol, such as wamp, not {protocol}")
     return protocol
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -27,7 +26,7 @@ from halley.broker.events import Span
 from halley.broker.ports import Erasure
 from halley.history.consumers import TooManyConsumers, is_name
 from halley.history.history import CannotPurge
-from halley.history.row_filter import EVERY_ROW, RowFilter
+from halley.history.row_filter import EVERY_ROW, RowFilter, is_protocol
 from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
@@ -63,7 +62,6 @@ OUT_OF_RANGE = "offset: expected a number from first to next; see /log/head"
 TOO_MANY = "too many consumers; delete one that is unused"
 UNKNOWN_CONSUMER = "no such consumer"
 NO_DISK = "the server cannot write the consumer's position at the moment; try again later"
-_PROTOCOL = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
 
 
@@ -262,7 +260,7 @@ def _check_order(request: Request) -> None:
 def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
     """The filter in the parameters of a request. Raises `Rejection`."""
     pattern, protocol, span = None, given.get("protocol"), Span()
-    if protocol is not None and not _PROTOCOL.fullmatch(protocol):
+    if protocol is not None and not is_protocol(protocol):
         raise bad_parameter("protocol", _FILTERS["protocol"])
     if "channel" in given:
         try:
