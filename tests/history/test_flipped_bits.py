@@ -46,8 +46,7 @@ def whole(tmp_path_factory):
             if len(log.history.folder.segments) >= 4 and number % 100 == 99:
                 break
         assert log.history.written(30)
-        while not all(segment.is_sealed for segment in log.history.folder.segments[:-1]):
-            assert log.history.written(30)
+        log.until_sealed()
         copy_of(made, kept)
         return kept, truth_of(log)
 

@@ -219,7 +219,7 @@ def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
                 log.write(*[PAYLOAD] * 50)
                 log.reports.committed.clear()
                 log.reports.order.clear()
-            awaited(lambda: all(each.is_sealed for each in log.history.folder.segments[:-1]))
+            log.until_sealed()
             measured.append(nbytes())
         tracemalloc.stop()
         assert measured[1] - measured[0] < 300_000

@@ -105,6 +105,13 @@ class OpenLog:
         self.append(*payloads, topic=topic)
         assert self.history.written(WRITTEN_S)
 
+    def until_sealed(self) -> None:
+        """Wait until all segments but the newest are sealed."""
+        until = time.monotonic() + WRITTEN_S
+        while not all(segment.is_sealed for segment in self.history.folder.segments[:-1]):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
     def append_to(
         self,
         topic: str,
@@ -185,10 +192,7 @@ class ClockedLog(OpenLog):
         most = len(self.history.folder.segments) + segments
         while len(self.history.folder.segments) < most:
             self.publish(topic, times=10, size=2_000, every_s=every_s)
-        until = time.monotonic() + 30
-        while not all(segment.is_sealed for segment in self.history.folder.segments[:-1]):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        self.until_sealed()
 
     def retain(self) -> None:
         """Let retention do everything that is due."""
