@@ -131,7 +131,9 @@ async def streaming(served):
 
 
 OWN_FILES = [tracemalloc.Filter(True, f"{Path(package.__file__).parent}/*") for package in (halley, uvicorn)]
-"""The allocations of the server's code, without those of the event loop, which has both ends."""
+OWN_FILES += [tracemalloc.Filter(False, f"*/halley/{name}.py") for name in ("server/past_rates", "broker/flow")]
+"""The allocations of the server's code, without those of the event loop, which has both ends, and without the rates of
+past seconds, which grow by time and not by connections."""
 
 
 @pytest.mark.parametrize(
