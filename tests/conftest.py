@@ -129,8 +129,11 @@ def face(request):
 _SLOW_FOLDERS = {"browser", "clients", "deploy"}
 """The folders whose tests all need programs that few machines have."""
 
-_MARKS_SLOW = re.compile(r"\bslow\b|\bTHOROUGHLY\b")
-"""How a file marks tests as slow: by name, or by faces of the server that are slow (`support/server.py`)."""
+_MARKS = {
+    "slow and not nightly": re.compile(r"\bslow\b|\bTHOROUGHLY\b"),
+    "nightly": re.compile(r"\bnightly\b"),
+}
+"""How a file marks tests that an expression selects: by name, or by faces of the server (`support/server.py`)."""
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -141,10 +144,11 @@ def pytest_ignore_collect(collection_path, config):
 @functools.cache
 def _is_left_out(path, selected):
     is_all_slow = bool({*path.relative_to(_TESTS).parts[:1]} & _SLOW_FOLDERS)
-    if selected == "not slow":
+    if selected == "not slow and not nightly":
         return is_all_slow
     is_test = path.name.startswith("test_") and path.suffix == ".py"
-    return selected == "slow" and is_test and not is_all_slow and not _MARKS_SLOW.search(path.read_text("utf-8"))
+    marks = _MARKS.get(selected)
+    return bool(marks) and is_test and not is_all_slow and not marks.search(path.read_text("utf-8"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -173,8 +177,10 @@ def pytest_itemcollected(item):
     path = item.path.relative_to(_TESTS)
     if path.parts[0] in _SLOW_FOLDERS:
         item.add_marker(pytest.mark.slow)
-    elif item.get_closest_marker("slow") and _is_left_out(item.path, "slow"):
-        raise pytest.UsageError(f"{path} marks tests as slow, but not by a name that tests/conftest.py knows")
+    for selected in _MARKS:
+        marker = selected.split()[0]
+        if item.get_closest_marker(marker) and _is_left_out(item.path, selected):
+            raise pytest.UsageError(f"{path} marks tests as {marker}, but not by a name that tests/conftest.py knows")
 
 
 def pytest_collection_finish():

@@ -19,9 +19,9 @@ def test_a_file_that_cannot_be_imported_is_an_error(tmp_path):
     shutil.copy(TESTS / "conftest.py", room.parent)
     (room / "test_broken.py").write_text("import no_such_module\n\n\ndef test_nothing():\n    pass\n")
     (room / "test_sound.py").write_text("def test_nothing():\n    pass\n")
-    options = ["-n1", "-q", "-mnot slow", "--import-mode=importlib", "-pno:cacheprovider", "--rootdir=."]
+    options = ["-n1", "-q", "--import-mode=importlib", "-pno:cacheprovider", "--rootdir=."]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "tests"],
+        [sys.executable, "-m", "pytest", *options, "-m", "not slow and not nightly", "tests"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(TESTS)},
         capture_output=True,

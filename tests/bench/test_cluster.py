@@ -164,7 +164,7 @@ def test_faults_and_doubts():
 # The verb
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_cluster_is_measured(tmp_path):
     """It starts NATS, a keeper and two nodes, has all figures, and loses nothing."""
     options = ("--seconds", "0.1", "--rate", "1000", "--json")
@@ -186,7 +186,7 @@ async def test_a_cluster_is_measured(tmp_path):
     assert found["costs_us"]["row_behind"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_process_of_it_dies(tmp_path):
     """The measurement fails at once with a line that names it, and the others are ended too."""
     async with started("cluster", "--seconds", "60", cwd=tmp_path) as bench:

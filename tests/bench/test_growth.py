@@ -12,7 +12,7 @@ from bench.test_result import result
 from support.programs import require_module
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_growth_is_drawn(tmp_path):
     """The output has a line for each point, and the picture is an SVG file."""
     require_module("matplotlib", "pip install '.[bench]'")

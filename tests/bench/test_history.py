@@ -52,6 +52,7 @@ def check_figures(found):
         assert 0 < found["wide"]["500"][reader]["p50"] <= found["wide"]["500"][reader]["p99"]
 
 
+@pytest.mark.nightly
 async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     """The result has figures of every load, with and without, and of reads; they are compared, and shown in a table.
 

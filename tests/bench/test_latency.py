@@ -27,6 +27,7 @@ def check_figures(found):
     assert 0 < found["medians"]["fanout"]["fanout"]["p50"] <= found["medians"]["fanout"]["fanout"]["max"]
 
 
+@pytest.mark.nightly
 async def test_a_client_is_measured_under_each_load(tmp_path):
     """Every load was under way: events were replayed and received, pages read, segments sealed and deleted."""
     (tmp_path / "before.json").write_text(json.dumps({"medians": {"reply": {"nothing": {"p50": 1.0}}}}))

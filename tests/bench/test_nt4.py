@@ -33,6 +33,7 @@ async def measured(folder, fault="", python=None):
     return await measure_nt4(plan, servers=[NTCORE])
 
 
+@pytest.mark.nightly
 async def test_halley_with_its_history_and_without(tmp_path):
     """Both get all rates and deliver every value; the table has their ratio; a later run is compared."""
     found, output = await two_runs(tmp_path, "nt4", *QUICK, first=("--history", "on"))
@@ -48,6 +49,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
     assert any(line.startswith("medians.1000.halley.us_per_delivery") for line in output)
 
 
+@pytest.mark.nightly
 async def test_beside_ntcore(tmp_path):
     """With --ntcore, the table has a column for ntcore and one for the ratio of each Halley to it."""
     program = stand_in(tmp_path, *STAND_IN)

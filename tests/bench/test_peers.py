@@ -270,7 +270,7 @@ async def test_the_peers_get_the_same_load():
     assert row[1].endswith(" x")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nchan_gets_the_same_load():
     """It gets every event too, though it does not speak Bayeux, by polls and by streams."""
     require_program("nginx")
@@ -279,7 +279,7 @@ async def test_nchan_gets_the_same_load():
     assert targets_of(results)["event streams, 1 to 1,000: CPU per delivery, to nchan"][1].endswith(" x")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.node
 async def test_the_peers_get_the_same_load_by_websockets():
     """Nothing is lost by WebSockets either, and the floor in C takes part in these loads alone."""
@@ -303,7 +303,7 @@ async def test_a_halley_that_does_not_start_ends_the_comparison():
     assert complaint == b"peers.py: fanout at Halley: the server ended unexpectedly (exit code 1)\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_whole_comparison_of_what_was_selected():
     """It prints the tables, which servers were left out, and the command that made them."""
     words = ["--only", "fanout", "--servers", *peers.HALLEYS, "--receivers", "5", "--rounds", "1"]

@@ -72,7 +72,7 @@ def titles(text):
     return dict(line.split(": ", 1) for line in text.splitlines() if re.match("(lake|rollups|replies): ", line))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_whole_run(tmp_path):
     """All figures are in the JSON and in the table, and are compared; nothing is left on the disk.
 

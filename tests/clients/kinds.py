@@ -1,6 +1,6 @@
 """The kinds of Bayeux clients, and what each needs on this machine.
 
-A test marked with `every_client` runs once with each of them.
+A test marked with `every_client` runs once with each of them: with those that are `nightly` only in `.ci/nightly`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Kind:
     """A library, where it runs, and how its users set it up.
 
     Pages have an `origin`: "same" as the server's, or "cross" for another one. `transport` is the one that the client
-    must find when those in `without` are switched off.
+    must find when those in `without` are switched off. A `nightly` one is an older release, or combines what others
+    have.
     """
 
     library: str
@@ -29,6 +30,7 @@ class Kind:
     transport: str = "long-polling"
     without: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
+    nightly: bool = False
 
 
 _SOCKET: dict[str, Any] = {"transport": "websocket"}
@@ -45,31 +47,31 @@ KINDS = {
     "aiocometd-polling": Kind("aiocometd", "python", **_POLLING),
     "curl": Kind("curl", "curl"),
     "cometd9-node": Kind("cometd9", "node", **_SOCKET),
-    "cometd9-node-extended": Kind("cometd9", "node", **_SOCKET, **_EXTENDED),
+    "cometd9-node-extended": Kind("cometd9", "node", **_SOCKET, **_EXTENDED, nightly=True),
     "cometd9-node-polling": Kind("cometd9", "node", **_POLLING),
-    "cometd8-node": Kind("cometd8", "node", **_SOCKET),
-    "cometd7-node": Kind("cometd7", "node", **_SOCKET),
-    "cometd7-node-polling": Kind("cometd7", "node", **_POLLING),
+    "cometd8-node": Kind("cometd8", "node", **_SOCKET, nightly=True),
+    "cometd7-node": Kind("cometd7", "node", **_SOCKET, nightly=True),
+    "cometd7-node-polling": Kind("cometd7", "node", **_POLLING, nightly=True),
     "cometd-same-origin": Kind("cometd", "browser", "same", **_SOCKET),
-    "cometd-same-origin-extended": Kind("cometd", "browser", "same", **_SOCKET, **_EXTENDED),
+    "cometd-same-origin-extended": Kind("cometd", "browser", "same", **_SOCKET, **_EXTENDED, nightly=True),
     "cometd-same-origin-polling": Kind("cometd", "browser", "same", **_POLLING),
-    "cometd-cross-origin": Kind("cometd", "browser", "cross", **_SOCKET),
+    "cometd-cross-origin": Kind("cometd", "browser", "cross", **_SOCKET, nightly=True),
     "cometd-cross-origin-polling": Kind("cometd", "browser", "cross", **_POLLING),
-    "cometd-cross-origin-polling-extended": Kind("cometd", "browser", "cross", **_POLLING, **_EXTENDED),
+    "cometd-cross-origin-polling-extended": Kind("cometd", "browser", "cross", **_POLLING, **_EXTENDED, nightly=True),
     "cometd-jsonp": Kind("cometd", "browser", "cross", **_JSONP),
-    "cometd-jsonp-extended": Kind("cometd", "browser", "cross", **_JSONP, **_EXTENDED),
+    "cometd-jsonp-extended": Kind("cometd", "browser", "cross", **_JSONP, **_EXTENDED, nightly=True),
     "cometd-java": Kind("cometd", "java", **_SOCKET),
-    "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED),
+    "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED, nightly=True),
     "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
-    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload")),
+    "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload"), nightly=True),
     "cometd-same-origin-binary": Kind("cometd", "browser", "same", **_SOCKET, extensions=("binary",)),
     "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
     "cometd-java-polling": Kind("cometd", "java", **_POLLING),
     "faye-node": Kind("faye", "node", **_SOCKET),
     "faye-node-polling": Kind("faye", "node", **_POLLING),
-    "faye-1.2-node": Kind("faye-1.2", "node", **_SOCKET),
+    "faye-1.2-node": Kind("faye-1.2", "node", **_SOCKET, nightly=True),
     "faye-same-origin": Kind("faye", "browser", "same", **_SOCKET),
-    "faye-same-origin-polling": Kind("faye", "browser", "same", **_POLLING),
+    "faye-same-origin-polling": Kind("faye", "browser", "same", **_POLLING, nightly=True),
     "faye-cross-origin": Kind("faye", "browser", "cross", **_CORS),
     "faye-jsonp": Kind("faye", "browser", "cross", **_FAYE_JSONP),
     "scripts-only": Kind("scripts", "browser", "cross", transport="callback-polling"),
@@ -91,7 +93,11 @@ _MARKS = {
 
 def clients(*names: str) -> pytest.MarkDecorator:
     """Run a test once with each of these clients, as its argument `kind`."""
-    return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name].runtime]) for name in names])
+    return pytest.mark.parametrize("kind", [pytest.param(name, marks=_marks(KINDS[name])) for name in names])
+
+
+def _marks(kind: Kind) -> tuple[pytest.MarkDecorator, ...]:
+    return (*_MARKS[kind.runtime], pytest.mark.nightly) if kind.nightly else _MARKS[kind.runtime]
 
 
 every_client = clients(*PLAIN, *EXTENDED)

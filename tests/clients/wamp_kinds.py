@@ -1,6 +1,6 @@
 """The kinds of WAMP clients. A test marked with `every_wamp_client` runs once with each of them.
 
-One marked with `every_wamp_library` runs with one of each library.
+One marked with `every_wamp_library` runs with one of each library. The kinds in `NIGHTLY` run in `.ci/nightly` only.
 """
 
 from __future__ import annotations
@@ -39,13 +39,20 @@ WAMP_KINDS = {
     **{f"wampy-page-{each}": WampKind("wampy", "browser", each) for each in _ALL},
 }
 
+NIGHTLY = {"autobahn-python-json", "autobahn-python-msgpack", "autobahn-js-cbor", "wampy-msgpack", "wampy-page-cbor"}
+"""Combinations of a library, a runtime and a serializer each of which others have."""
+
 _MARKS = {"python": (), "node": (pytest.mark.node,), "browser": (pytest.mark.browser, pytest.mark.node)}
 
 
 def wamp_clients(*names: str) -> pytest.MarkDecorator:
     """Run a test once with each of these clients, as its argument `kind`."""
-    marked = [pytest.param(name, marks=_MARKS[WAMP_KINDS[name].runtime]) for name in names]
-    return pytest.mark.parametrize("kind", marked)
+    return pytest.mark.parametrize("kind", [pytest.param(name, marks=_marks(name)) for name in names])
+
+
+def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    of_runtime: tuple[pytest.MarkDecorator, ...] = _MARKS[WAMP_KINDS[name].runtime]
+    return (*of_runtime, pytest.mark.nightly) if name in NIGHTLY else of_runtime
 
 
 every_wamp_client = wamp_clients(*WAMP_KINDS)

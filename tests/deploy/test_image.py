@@ -10,6 +10,7 @@ import signal
 import subprocess
 from asyncio.subprocess import PIPE
 
+import pytest
 from support.image import DOCKERFILE, TOP
 from support.process import Process
 from support.programs import require_module, require_wheel
@@ -48,6 +49,7 @@ def test_what_it_says_agrees_with_the_settings():
     assert f"HTTPConnection('127.0.0.1', {Settings().operations.port}," in DOCKERFILE.read_text()
 
 
+@pytest.mark.nightly
 def test_what_is_in_it(image):
     """The image has the installed wheel and no build tools, and the server owns only /data."""
     assert (image.root / "opt/halley/bin/halley").exists()
@@ -60,6 +62,7 @@ def test_what_is_in_it(image):
     assert image.config["Volumes"] == {"/data": {}}
 
 
+@pytest.mark.nightly
 async def test_it_runs_behind_its_walls(image, tmp_path):
     """As user 10001 on a read-only root it is healthy, becomes unhealthy while it drains, and exits 0 on SIGTERM."""
     data = tmp_path / "data"
@@ -93,6 +96,7 @@ async def test_it_runs_behind_its_walls(image, tmp_path):
         await server.close()
 
 
+@pytest.mark.nightly
 async def test_it_is_a_node_of_a_cluster(image, tmp_path):
     """With a NATS server next to it, the image becomes a keeper by the command that compose has for one."""
     require_module("yaml", "pip install '.[deploy]'")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from support.image import TOP
 from support.programs import require_program
 
@@ -79,6 +80,7 @@ def test_it_waits_until_halley_has_left():
     assert int(stop_s) >= leaving_s + settings.history.commit_s
 
 
+@pytest.mark.nightly
 def test_it_runs_under_systemd(image):
     """In a booted container, it starts, gets ready, reloads and exits 0; an error names the setting that is wrong."""
     units = image.root / "etc/systemd/system"

@@ -136,6 +136,7 @@ OWN_FILES += [tracemalloc.Filter(False, f"*/halley/{name}.py") for name in ("ser
 past seconds, which grow by time and not by connections."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "most_bytes"),
     [(published, 1_500), (answered, 1_500), (polling, 4_500), (streaming, 3_500)],

@@ -66,6 +66,7 @@ def rows_of(lake):
     return files, found
 
 
+@pytest.mark.slow
 def test_a_condition_on_a_name_reads_as_few_files_as_on_its_topic(lake):
     """For each odd name: no more files than for its topics, and every file that has a row of this name.
 
@@ -80,6 +81,7 @@ def test_a_condition_on_a_name_reads_as_few_files_as_on_its_topic(lake):
         assert len(read) <= len(needed("events", files, on_topic).files), name
 
 
+@pytest.mark.slow
 def test_no_file_is_left_out_by_the_beginning_of_a_name(lake):
     """For every beginning of each odd name, and for channels as well, files with such rows are read."""
     files, rows = rows_of(lake)
@@ -93,6 +95,7 @@ def test_no_file_is_left_out_by_the_beginning_of_a_name(lake):
     assert read < len(beginnings) * len(files) / 4, "hardly anything is skipped"
 
 
+@pytest.mark.slow
 def test_the_filter_for_the_rows_accepts_all_of_a_name(spark, lake):
     """A row of a name passes the condition that was made of it, in Spark too."""
     view = views_of(lake, ["events"])["events"]

@@ -155,6 +155,7 @@ async def test_a_run_is_published_in_order_and_once(spark, tmp_path):
         assert await until_end(client) == [*range(2_500)] * 2
 
 
+@pytest.mark.slow
 async def test_a_key_of_its_own_says_which_event_a_row_is(spark, tmp_path):
     """Rows with the same key are one event, in whatever order and batch they come."""
     async with recording(tmp_path) as served, subscribed(served.url) as client:
@@ -205,6 +206,7 @@ async def test_complete_mode_publishes_all_rows_in_each_batch_and_update_mode_is
 # What is refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("select", "options", "message"),
     [
@@ -234,6 +236,7 @@ def test_what_cannot_be_is_refused_when_it_is_planned(spark, select, options, me
         batch_writer(schema, {"server": NOBODY, "run": "a"} | options, overwrites=False)
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten_and_a_stream_has_no_run(spark, tmp_path):
     """What has no meaning for events is refused, in a sentence that is found in Spark's exceptions."""
     frame = numbered(spark, 1)
@@ -306,6 +309,7 @@ async def test_more_keys_of_their_own_than_are_remembered_are_refused_before_any
 # Servers that are away, busy, or do not let it in
 
 
+@pytest.mark.slow
 async def test_a_limited_rate_is_waited_for_and_the_order_is_kept(spark, tmp_path):
     """`limits.publishes_per_s` refuses rows for a moment; none is lost, and none overtakes another."""
     limits = {"publishes_per_s": 200, "publish_burst": 20}

@@ -67,6 +67,7 @@ def recorded(data):
     return published, echoed, counted
 
 
+@pytest.mark.nightly
 async def test_killed_at_random_and_between_effect_and_commit_each_event_is_delivered_once(tmp_path):
     """Kills, in turn at any time, and after a batch is published and before Spark notes that."""
     chance = random.Random(37)

@@ -171,6 +171,7 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.nightly
 def test_all_at_once_and_killed(lake, data):
     """Two ingests, two compactions, a vacuum and an erasure at once, killed again and again: every offset once."""
     with OpenLog(data, segment_bytes=65_536) as log:
@@ -199,6 +200,7 @@ def test_all_at_once_and_killed(lake, data):
     check(lake)
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_gone_for_some_seconds(store, lake, data):
     """Jobs end with one sentence; with the store back, the same command does the rest."""
     job = job_of("ingest", lake, data)
@@ -273,6 +275,7 @@ def test_who_may_only_read_reads(store, lake, data):
     assert f"the lake at {lake}" in done.stderr
 
 
+@pytest.mark.nightly
 def test_every_verb_with_spark(store, lake, data, tmp_path):
     """Spark's workers put the files of ingest; statistics, alerts, sessions and SQL work, and no key is told."""
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
