@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from browser.conftest import keep
 from deploy.chat import HALLEY, NGINX, SHIPPED, Chat
 from readme.table import block
 from support import authority
@@ -146,6 +147,7 @@ async def test_the_page_whole(tmp_path, chromium, backend):
         await ada.page.reload()
         await ada.sees(*lines)
         await ada.is_connected()
+        await keep(ada.page, f"chat-{backend}")
 
         token = await ada.token()
         await rules_hold(ada, token)
@@ -334,7 +336,7 @@ def test_nginx_takes_the_site_as_it_is_edited_for_production(tmp_path):
     """With the address, name, certificate and folder of a site, in an nginx that has other sites too."""
     program = require_program("nginx")
     edits = {
-        f"listen {NGINX} ssl": "listen 443 ssl",
+        f"listen 127.0.0.1:{NGINX} ssl": "listen 443 ssl",
         "server_name localhost": "server_name chat.example.com",
         "data/tls/": f"{authority.folder()}/",
         "root page": "root /opt/chat/page",

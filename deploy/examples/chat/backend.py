@@ -100,10 +100,11 @@ async def login(request: Request) -> Response:
         body += chunk
         if len(body) > BODY_BYTES:
             return refusal(413, "too long")
+    everyone = users()
     try:
         asked = json.loads(body)
         name, password = asked["name"], asked["password"]
-        known = users().get(name, NOBODY)
+        known = everyone.get(name, NOBODY)
         is_right = hmac.compare_digest(await asyncio.to_thread(scrypt, password, known["salt"]), known["hash"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return refusal(400, "a name and a password are expected")
