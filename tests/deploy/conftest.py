@@ -1,11 +1,14 @@
-"""The shipped image, which is built once for all tests that use it."""
+"""The shipped image, which is built once for all tests that use it, and the browser tests' fixture for Chromium."""
 
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from browser.conftest import chromium
 from support.image import BUILT, Store, need_builder
+
+__all__ = ["chromium"]
 
 
 @pytest.fixture(scope="session")

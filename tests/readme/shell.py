@@ -17,10 +17,11 @@ from functools import partial
 from typing import NamedTuple
 
 from support.process import Process, environment
-from support.programs import require_program
+from support.programs import require_program, unavailable
 from support.readme import ROOT
 from support.wire import DEADLINE_S
 
+NODE_MODULES = ROOT / "tests" / "clients" / "node_modules"
 FEW = "--seconds 0.5 --warm-up 0.2"
 APPENDED = {  # if an option is given twice, the last value counts
     "halley demo": "--port 0 --nt4-port 0 --pipeline off --for 60",
@@ -61,6 +62,12 @@ class Printed(NamedTuple):
     code: int
     output: str
     errors: str
+
+
+def require_npm() -> None:
+    """Skip the test, or fail it, if npm has not installed the clients."""
+    if not NODE_MODULES.is_dir():
+        unavailable("the npm clients are missing: run `npm ci` in tests/clients")
 
 
 def same_for_all(text: str, *, with_positions: bool = False) -> str:

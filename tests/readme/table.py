@@ -29,6 +29,7 @@ EVENTS = "app/halley/protocols/events/README.md"
 PIPELINE = "app/halley/pipeline/README.md"
 BENCH_PAGE = "tests/bench/README.md"
 DEPLOY = "deploy/README.md"
+CHAT_PAGE = "deploy/examples/chat/README.md"
 
 CI = ".ci/run"  # in a fresh clone and unchanged, since these two blocks install what all others run
 TOUR = "tests/readme/test_five_minutes.py::"
@@ -39,6 +40,7 @@ PAST = "tests/readme/test_history.py::"
 ACCESS = "tests/readme/test_access.py::"
 STREAMS = "tests/readme/test_events.py::"
 SPARK = "tests/pipeline/"
+CHAT = "tests/deploy/test_chat.py::"
 
 ROWS = {
     "run": Row(TOP, "Run it", "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/halley serve", CI),
@@ -185,6 +187,55 @@ ROWS = {
     "one-server": Row(
         DEPLOY, "One server", 'proxies = ["127.0.0.1"]          # nginx', SETTINGS + "test_one_server_behind_nginx"
     ),
+    "chat-run": Row(
+        CHAT_PAGE,
+        "All at once",
+        ". .venv/bin/activate && deploy/examples/chat/run",
+        CHAT + "test_one_command_runs_it_and_ends_it",
+    ),
+    "chat-secret": Row(
+        CHAT_PAGE, "1. A secret and a certificate", "mkdir -p data/tls data/nginx", CHAT + "test_the_page_whole"
+    ),
+    "chat-users": Row(
+        CHAT_PAGE,
+        "2. Two users",
+        '$ echo "analytical engine" | python backend.py add ada',
+        CHAT + "test_the_page_whole",
+    ),
+    "chat-rules": Row(
+        CHAT_PAGE,
+        "3. Who may do what",
+        "[[access]]                        # rooms: every user may read and write",
+        CHAT + "test_excerpts_are_what_the_files_have",
+    ),
+    "chat-ask": Row(
+        CHAT_PAGE, "3. Who may do what", "$ halley check-config | grep jwt.audience", CHAT + "test_the_page_whole"
+    ),
+    "chat-halley": Row(CHAT_PAGE, "4. Start it", "halley serve", CHAT + "test_the_page_whole"),
+    "chat-backend": Row(CHAT_PAGE, "4. Start it", "python backend.py serve", CHAT + "test_the_page_whole"),
+    "chat-nginx": Row(
+        CHAT_PAGE,
+        "4. Start it",
+        'nginx -p "$PWD" -c nginx.conf -e data/nginx-error.log -g "daemon off; user $(id -un);"',
+        CHAT + "test_the_page_whole",
+    ),
+    "chat-login": Row(
+        CHAT_PAGE,
+        "5. Log in",
+        "$ curl -s --cacert data/tls/cert.pem https://localhost:8443/token",
+        CHAT + "test_the_page_whole",
+    ),
+    "chat-wrong": Row(
+        CHAT_PAGE,
+        "5. Log in",
+        "$ curl -s --cacert data/tls/cert.pem https://localhost:8443/history/chat/user/alan "
+        """-H "Authorization: Bearer $(cat data/token)\"""",
+        CHAT + "test_the_page_whole",
+    ),
+    "chat-follow": Row(
+        CHAT_PAGE, "6. Talk", "async function follow(pattern) {", CHAT + "test_excerpts_are_what_the_files_have"
+    ),
+    "chat-sender": Row(CHAT_PAGE, "6. Talk", "def setup(halley):", CHAT + "test_excerpts_are_what_the_files_have"),
     "proxies": Row(DEPLOY, "Proxies", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
 }
 

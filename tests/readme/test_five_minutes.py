@@ -10,19 +10,18 @@ import sys
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from readme.shell import Shell, running
+from readme.shell import NODE_MODULES, Shell, require_npm, running
 from readme.table import block
 from support.folder_server import files
 from support.messages import publish
 from support.process import Process, launched
-from support.programs import require_module, require_program, unavailable
+from support.programs import require_module, require_program
 from support.readme import ROOT
 from support.wire import DEADLINE_S, Wire, request
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
 
-NODE_MODULES = ROOT / "tests" / "clients" / "node_modules"
 _NT4 = re.compile(r"networktables: ws://127\.0\.0\.1:(\d+)")
 
 
@@ -60,12 +59,6 @@ async def chats(one, other):
     await one.get_by_placeholder("say something").press("Enter")
     for page in (one, other):
         await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
-
-
-def require_npm():
-    """Skip the test, or fail it, if npm has not installed the clients."""
-    if not NODE_MODULES.is_dir():
-        unavailable("the npm clients are missing: run `npm ci` in tests/clients")
 
 
 async def test_a_server_is_started(tmp_path):

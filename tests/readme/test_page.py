@@ -18,9 +18,8 @@ TICKING = ("/halley/rates", "/halley/topics", "/halley/queues")
 
 
 ORDER = ["What it is for", "Example", "Reference", "Limits"]
-ABOUT_A_ROOM = [
-    path for path in PAGES if path.endswith("/README.md") and path not in ("app/README.md", "tests/README.md")
-]
+OTHERS = ("app/README.md", "tests/README.md", "deploy/examples/chat/README.md")  # a map, a manual and a tutorial
+ABOUT_A_ROOM = [path for path in PAGES if path.endswith("/README.md") and path not in OTHERS]
 
 
 def links_of(path):

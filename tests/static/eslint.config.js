@@ -5,7 +5,7 @@ import globals from "globals";
 export default [
   js.configs.recommended,
   {
-    files: ["static/**/*.js"],
+    files: ["static/**/*.js", "deploy/examples/**/page/*.js"],
     languageOptions: { globals: globals.browser },
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
@@ -26,5 +26,5 @@ export default [
   },
   { files: ["static/jsonp/*.js"], languageOptions: { sourceType: "script" } },
   { files: ["static/jsonp/page.js"], languageOptions: { globals: { JsonpClient: "readonly" } } },
-  { files: ["tests/static/**/*.js"], languageOptions: { globals: globals.node } },
+  { files: ["tests/static/**/*.js", "deploy/examples/**/*.mjs"], languageOptions: { globals: globals.node } },
 ];
