@@ -1,0 +1,25 @@
+"""The way back: each row of `minutes` is an event for the subscribers of /minutes/**."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+from halley.pipeline.project.attach import attach
+
+spark = SparkSession.active()
+attach(spark)
+
+dp.create_sink("subscribers", "halley", {"server": spark.conf.get("spark.halley.server")})  # with HALLEY_TOKEN, if set
+
+
+@dp.append_flow(target="subscribers")
+def publish_minutes() -> DataFrame:
+    """Publish each minute once, except those of channels that the server or this project itself publishes to."""
+    return (
+        spark.readStream.table("minutes")
+        .where("channel not rlike '^/(minutes|halley)/'")
+        .selectExpr(
+            "'/minutes' || channel AS channel",
+            "struct(minute, events, bytes) AS data",
+            "md5(channel || ' ' || minute) AS key",  # by which the server knows it again if a run is repeated
+        )
+    )
