@@ -8,7 +8,8 @@ from halley.pipeline.project.attach import attach
 spark = SparkSession.active()
 attach(spark)
 
-dp.create_sink("subscribers", "halley", {"server": spark.conf.get("spark.halley.server")})  # with HALLEY_TOKEN, if set
+server = spark.conf.get("spark.halley.server") or ""
+dp.create_sink("subscribers", "halley", {"server": server})  # which also takes HALLEY_TOKEN, if it is set
 
 
 @dp.append_flow(target="subscribers")
