@@ -14,10 +14,10 @@ dp.create_sink("subscribers", "halley", {"server": server})  # which also takes 
 
 @dp.append_flow(target="subscribers")
 def publish_minutes() -> DataFrame:
-    """Publish each minute once, except those of channels that the server or this project itself publishes to."""
+    """Publish each minute once, except those of channels that Halley, its jobs or this project publish to."""
     return (
         spark.readStream.table("minutes")
-        .where("channel not rlike '^/(minutes|halley)/'")
+        .where("channel not rlike '^/(minutes|stats|alerts|replay|halley)/'")
         .selectExpr(
             "'/minutes' || channel AS channel",
             "struct(minute, events, bytes) AS data",
