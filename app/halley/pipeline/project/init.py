@@ -6,6 +6,7 @@ Nothing is written unless all of it can be, and no token is among it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -40,7 +41,7 @@ def write(folder: Path, log: Mapping[str, str], server: str | None, java: Path) 
 
     Raises `JobRejected` if that is not possible; then nothing is changed.
     """
-    folder = folder.absolute()
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - without `..`, and with links as they are
     if not _PATH.fullmatch(str(folder)):
         raise JobRejected(f"{folder} has a character that Spark does not take in a path: use letters, digits and ._-")
     for urls in filter(None, (log.get("url"), server)):
