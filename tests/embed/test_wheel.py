@@ -137,6 +137,16 @@ def test_it_installs_one_package_with_everything_inside(wheel):
     assert {"halley/py.typed", "halley/embed/__init__.py", "halley/static/index.html"} <= {*names}
 
 
+def test_it_has_the_project_that_halley_pipeline_init_writes(wheel):
+    """The files of the project, most of which are not Python, are in the wheel as they are in the repository."""
+    template = ROOT / "app/halley/pipeline/project/template"
+    files = [path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert len(files) >= 11
+    with zipfile.ZipFile(wheel) as archive:
+        for path in files:
+            assert archive.read(f"halley/{path.relative_to(ROOT / 'app/halley')}") == path.read_bytes()
+
+
 def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):
     """Whoever builds from the source distribution installs what the wheel has."""
     source = built("sdist", tmp_path / "sdist")

@@ -236,6 +236,11 @@ def test_what_cannot_be_is_refused_when_it_is_planned(spark, select, options, me
         batch_writer(schema, {"server": NOBODY, "run": "a"} | options, overwrites=False)
 
 
+def test_options_of_sparks_own_are_not_the_sinks():
+    """A stream has them among its options: where its checkpoint is, and what `queryName` has set."""
+    assert Options.of({"server": NOBODY, "checkpointLocation": "/c", "queryName": "means"}).server == NOBODY
+
+
 @pytest.mark.slow
 def test_nothing_is_overwritten_and_a_stream_has_no_run(spark, tmp_path):
     """What has no meaning for events is refused, in a sentence that is found in Spark's exceptions."""

@@ -151,7 +151,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _exit_code(verb: Work) -> int:
+def _exit_code(verb: Callable[[], int | None]) -> int:
     """Run a verb and return its exit code; 2 if it was refused without a change, 1 if it failed. Prints the error."""
     try:
         return verb() or DONE
@@ -208,6 +208,37 @@ def doctor(*, archives_classes: bool, place: Place) -> int:
         click.echo(f"{step.name:<10} {step.took_s:6.2f} s  {step.found}")
         is_ok = step.is_ok
     return DONE if is_ok else FAILED
+
+
+@pipeline_group.command("init")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@_SERVER
+@_NO_PUBLISH
+@_FROM
+@config_option
+@setting_options({"data_dir": _LAKE["data_dir"]})
+def init_project(
+    *, folder: Path, server: str | None, no_publish: bool, url: str | None, file: Path | None, flags: dict[str, Any]
+) -> None:
+    """Write a project for Spark's declarative pipelines over the log into DIR, which is empty or does not exist.
+
+    `spark-pipelines run` then fills tables of events, of the numbers in payloads and of counts by the minute, and
+    publishes the counts to /minutes/**. A token is not written: it is in HALLEY_TOKEN when the project runs.
+    """
+    if url is not None and "data_dir" in flags:
+        raise click.UsageError("expected either --data-dir or --from, not both")
+    log = {"path": str(Path(load_settings(file, flags).settings.data_dir).absolute())} if url is None else {"url": url}
+    need_installed()
+
+    def run() -> None:
+        from halley.pipeline import session
+        from halley.pipeline.project.init import write
+
+        publishes_to = None if no_publish else server or url or DEFAULT_SERVER
+        files = write(folder, log, publishes_to, session.find_java().home)
+        say(f"wrote {len(files)} files into {folder}: its README.md says how to run it")
+
+    sys.exit(_exit_code(run))
 
 
 @pipeline_group.command()

@@ -13,6 +13,7 @@ resumes.
     lake/                  the tables: their contents, commits, compaction and verification
     jobs/                  ingest, rollup, alerts, sessions: the work that is repeated
     queries/             queries of the lake, and the report
+    project/               a project for `spark-pipelines`, as `halley pipeline init` writes it
 
 Spark's workers import `source` and `sink` too, so nothing in it may need the driver.
 """

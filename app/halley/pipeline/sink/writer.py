@@ -40,7 +40,7 @@ from halley.pipeline.sink.rows import Columns, Event
 from halley.settings import History, Pipeline
 
 _OPTIONS = ("server", "token", "token_file", "refused", "run", "publish_s", "keys")
-_SPARKS_OWN = {"checkpointlocation"}
+_SPARKS_OWN = {"checkpointlocation", "queryname"}
 _RUN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _TOKEN = "HALLEY_TOKEN"  # noqa: S105 - the variable's name
 
