@@ -102,6 +102,8 @@ def commit_files(
         and all(step.app != VACUUM for step in steps)
     )
     with locks.files(table.folder.parent):
+        if given:
+            table.keep_statistics()
         for _ in range(_TRIES):
             try:
                 guard = [_latest(table, VACUUM)] if is_put else []

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import and_, or_
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -26,7 +24,7 @@ from halley.pipeline.lake.dictionary import meaning
 from halley.pipeline.lake.place import Where, fetch
 from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
-from halley.pipeline.queries.skipping import Condition, Every, Null, Some, Within
+from halley.pipeline.queries.conditions import Reading, needed
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _NAMES: tuple[Literal["channel", "name"], ...] = ("channel", "name")
@@ -83,15 +81,15 @@ class View(NamedTuple):
         """The names of all columns, in order."""
         return [*dict.fromkeys([*self.stored.names, *self.computed])]
 
-    def files(self) -> list[File]:
-        """The files of the table; empty if it does not exist."""
-        return [] if self.table is None else self.table.data_files()
+    def needed(self, condition: str) -> Reading:
+        """The files that can hold rows of which a condition is true."""
+        return needed(self.name, self.table, condition)
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
         return spark.read.schema(self.schema).parquet(folder.as_uri())
 
-    def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
+    def rows(self, spark: SparkSession, files: Sequence[File], condition: str) -> DataFrame:
         """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
         if files:
             folder = _on_disk(self.folder, files)
@@ -136,22 +134,9 @@ def _on_disk(folder: Where, files: Sequence[File]) -> Path:
     return copies
 
 
-def as_column(condition: Condition) -> Column:
-    """Return a condition as an expression."""
-    match condition:
-        case Within(column, low, high):
-            bounds = [f.col(column).isNotNull()]
-            if low is not None:
-                bounds.append(f.col(column) >= low)
-            if high is not None:
-                bounds.append(f.col(column) <= high)
-            return reduce(and_, bounds)
-        case Null(column):
-            return f.col(column).isNull()
-        case Every(parts):
-            return reduce(and_, map(as_column, parts), f.lit(True))  # noqa: FBT003 - a value
-        case Some(parts):
-            return reduce(or_, map(as_column, parts), f.lit(False))  # noqa: FBT003 - a value
+def as_column(condition: str) -> Column:
+    """Return a condition as an expression of Spark, where a backslash in a text begins an escape."""
+    return f.expr(condition.replace("\\", r"\\"))
 
 
 def view_of(folder: Where, table: LakeTable | None) -> View:
