@@ -17,7 +17,7 @@ from halley.pipeline.lake import tables
 from halley.pipeline.queries import sql
 from halley.pipeline.queries.conditions import ANYTHING, MOST_PARTS, NOTHING, among, between, every, needed, some
 from halley.pipeline.queries.sql import _conditions, ask
-from halley.pipeline.queries.views import as_column, views_of
+from halley.pipeline.queries.views import in_spark, views_of
 
 FOLDER = {"day": "2026-06-02", "protocol": "nt4"}
 
@@ -207,13 +207,10 @@ def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     }
     assert len(file_of) == 600
     rows = views["events"].rows(spark, files, ANYTHING)
-    filters = [as_column(condition) for condition in conditions]
-    from pyspark.sql import functions as f
-
-    truths = [f.expr(text).alias(f"p{number}") for number, text in enumerate(asked)]
-    passed = [each.alias(f"f{number}") for number, each in enumerate(filters)]
+    truths = [f"({text}) p{number}" for number, text in enumerate(asked)]
+    passed = [f"({in_spark(condition)}) f{number}" for number, condition in enumerate(conditions)]
     chosen = [{file.path for file in views["events"].needed(condition).files} for condition in conditions]
-    for found in rows.select("offset", *truths, *passed).collect():
+    for found in rows.selectExpr("offset", *truths, *passed).collect():
         file = file_of[found["offset"]]
         for number, (text, condition) in enumerate(zip(asked, conditions, strict=True)):
             if found[f"p{number}"] is True:

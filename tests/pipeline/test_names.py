@@ -14,7 +14,7 @@ from halley.pipeline.lake.tables import open_table
 from halley.pipeline.queries.conditions import ANYTHING, among, needed
 from halley.pipeline.queries.plans import _named
 from halley.pipeline.queries.sql import ask
-from halley.pipeline.queries.views import Computed, as_column, views_of
+from halley.pipeline.queries.views import Computed, in_spark, views_of
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of, topic_of
 
@@ -98,8 +98,8 @@ def test_the_filter_for_the_rows_accepts_all_of_a_name(spark, lake):
     """A row of a name passes the condition that was made of it, in Spark too."""
     view = views_of(lake, ["events"])["events"]
     wanted = sorted({name for _, name, _ in NAMED})
-    passed = [as_column(_named(NAME, [name], is_whole=True)).alias(f"p{number}") for number, name in enumerate(wanted)]
-    rows = view.rows(spark, view.needed(ANYTHING).files, ANYTHING).select("name", *passed).collect()
+    passed = [f"({in_spark(_named(NAME, [name], is_whole=True))}) p{number}" for number, name in enumerate(wanted)]
+    rows = view.rows(spark, view.needed(ANYTHING).files, ANYTHING).selectExpr("name", *passed).collect()
     assert {each.name for each in rows} >= {*wanted}
     for each in rows:
         assert each.name not in wanted or each[f"p{wanted.index(each.name)}"], each.name

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from deltalake import Schema
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from halley.pipeline import session
@@ -36,14 +35,14 @@ class Computed(NamedTuple):
     kind: Literal["channel", "name", "time", "day"]
     source: str
 
-    def of_row(self) -> Column:
-        """Return the value as an expression."""
+    def of_row(self) -> str:
+        """Return the value as an expression in SQL."""
         if self.kind == "channel":
-            return names.channel(f.col(self.source))
+            return names.channel(self.source)
         if self.kind == "name":
-            return names.name_of(f.col(self.source), f.col("protocol"))
-        time = f.timestamp_micros(f.col(self.source))
-        return time.cast("date") if self.kind == "day" else time
+            return names.name_of(self.source, "protocol")
+        time = f"timestamp_micros({self.source})"
+        return f"date({time})" if self.kind == "day" else time
 
 
 class View(NamedTuple):
@@ -97,14 +96,14 @@ class View(NamedTuple):
             reader = spark.read.schema(self.stored).options(basePath=str(folder), __globPaths__="false")
             whole = reader.parquet(*(str(folder / file.path) for file in files))
         else:
-            whole = spark.range(0).select(
-                [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
-            )
-        return whole.filter(as_column(condition)).select(
-            [
-                self.computed[name].of_row().alias(name) if name in self.computed else f.col(name)
+            nulls = (f"cast(null as {field.dataType.simpleString()}) `{field.name}`" for field in self.stored.fields)
+            whole = spark.range(0).selectExpr(*nulls)
+        # Each function of PySpark is some calls of Java; a text is one.
+        return whole.filter(in_spark(condition)).selectExpr(
+            *(
+                f"{self.computed[name].of_row()} `{name}`" if name in self.computed else f"`{name}`"
                 for name in self.columns
-            ]
+            )
         )
 
 
@@ -134,9 +133,9 @@ def _on_disk(folder: Where, files: Sequence[File]) -> Path:
     return copies
 
 
-def as_column(condition: str) -> Column:
-    """Return a condition as an expression of Spark, where a backslash in a text begins an escape."""
-    return f.expr(condition.replace("\\", r"\\"))
+def in_spark(condition: str) -> str:
+    """Return a condition as Spark's SQL, where a backslash in a text begins an escape."""
+    return condition.replace("\\", r"\\")
 
 
 def view_of(folder: Where, table: LakeTable | None) -> View:
