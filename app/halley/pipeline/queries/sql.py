@@ -1,9 +1,9 @@
 """SQL queries over the lake: the files that a query needs, and its rows.
 
 Spark reads the Parquet files directly and does not use Delta's statistics. So a query is planned twice: over tables
-without files, to find its conditions on each table; then over the files that delta-rs chooses by these. What SHOW TABLES,
-SHOW COLUMNS and DESCRIBE return is Spark's answer over tables without files, whose columns have their meanings as
-comments. Other statements are refused (`statements.py`).
+without files, to find its conditions on each table; then over the files that delta-rs chooses by these. What SHOW
+TABLES, SHOW COLUMNS and DESCRIBE return is Spark's answer over tables without files, whose columns have their meanings
+as comments. Other statements are refused (`statements.py`).
 """
 
 from __future__ import annotations
