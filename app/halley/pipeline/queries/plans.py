@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from halley.broker.events import to_text
 from halley.broker.names import SPACE
 from halley.pipeline.lake.tables import DAY_US, UNBOUNDED, to_us
 from halley.pipeline.queries.conditions import ANYTHING, Value, among, between, every, some
@@ -158,9 +157,7 @@ class _Table(NamedTuple):
             time_us, last_us = last_us, time_us
         least = None if kind.startswith("LessThan") else time_us - self.slack_us
         greatest = None if kind.startswith("GreaterThan") else last_us + self.slack_us
-        is_day_known = "day" in self.view.computed and self.view.computed["day"].source == computed.source
-        days = between("day", _day(least), _day(greatest)) if is_day_known else ANYTHING
-        return every([between(computed.source, least, greatest), days])
+        return between(computed.source, least, greatest)
 
 
 def _operands(node: Node) -> Iterator[Node]:
@@ -170,14 +167,6 @@ def _operands(node: Node) -> Iterator[Node]:
             yield from _operands(child)
         else:
             yield child
-
-
-def _day(time_us: int | None) -> str | None:
-    """Return the day of a time, as it is in the names of folders; None where it is none that a table can have."""
-    try:
-        return None if time_us is None else to_text(time_us)[:10]
-    except (ValueError, OverflowError):
-        return None
 
 
 def _named(computed: Computed, names: Sequence[str], *, is_whole: bool) -> str:
