@@ -4,8 +4,9 @@ In an optimized plan constants are folded, views and subqueries are resolved, an
 as possible. Only filters directly above a table are used; an expression that is not understood counts as always true.
 
 PySpark shows a plan only as a text for people, which leaves out what is long, so plans are taken as JSON from the Java
-object of a DataFrame. What is public in its place, `pushFilters` of a data source, is no way to them: it is told no OR,
-and PySpark 4.3 keeps its filters for the next use of the same view, which then lacks rows (`test_pushed_filters.py`).
+object of a DataFrame. The public interface to conditions, `pushFilters` of a data source, cannot be used: it gets none
+with an OR, and PySpark 4.3 keeps them for the next use of the same view, which then lacks rows
+(`test_pushed_filters.py`).
 
 A plan as JSON is a list of its nodes, each before its children, with their number (`num-children`). Expressions in a
 node's fields are such lists, too, and can contain plans (subqueries).
