@@ -7,7 +7,7 @@ from datetime import date
 
 import pyarrow.parquet as pq
 import pytest
-from support.lakes import add, row
+from support.lakes import add, add_files, row
 from support.names import ODD_NAMES
 
 from halley.pipeline.lake.tables import open_table
@@ -47,13 +47,11 @@ def test_names_are_those_of_the_server(spark, tmp_path):
 def lake(tmp_path_factory):
     """Make a lake with a file for each odd name, and a few with the same names by other protocols."""
     folder = tmp_path_factory.mktemp("lake")
-    offset = 0
-    for protocol, _, topic in NAMED:
-        add(folder, "events", [row(offset + n, topic=topic, protocol=protocol) for n in (1, 2)])
-        offset += 2
-    for protocol, topic in (("bayeux", "com/shop/order"), ("nt4", "com/shop/order"), ("wamp", "a/b"), ("http", "a/b")):
-        offset += 1
-        add(folder, "events", [row(offset, topic=topic, protocol=protocol)])
+    of_names = [(protocol, topic) for protocol, _, topic in NAMED for _ in range(2)]
+    others = [("bayeux", "com/shop/order"), ("nt4", "com/shop/order"), ("wamp", "a/b"), ("http", "a/b")]
+    rows = [row(offset, topic=topic, protocol=by) for offset, (by, topic) in enumerate([*of_names, *others], 1)]
+    pairs = [rows[at : at + 2] for at in range(0, len(of_names), 2)]
+    add_files(folder, "events", [*pairs, *([each] for each in rows[len(of_names) :])])
     return folder
 
 

@@ -75,7 +75,7 @@ class Shape(NamedTuple):
     columns       the columns of all rows; events also have lifted columns
     partition_by  the columns whose values are in the names of folders instead of in files
     sorted_by     the order within a file, chosen so that statistics distinguish most files
-    statistics    the text columns with statistics of each file; numbers and lifted columns always have some
+    statistics    the text columns with statistics of each file; numbers and lifted texts always have some
     ordered_by    the column by which files are ordered
     """
 
