@@ -132,6 +132,8 @@ def test_where_delta_rs_is_slow_or_refuses_more_files_are_read(lake):
     assert read(among("offset", range(1_000, 6_000))) == 0
     assert read(among("offset", [1, *range(1_000, 6_000)])) <= 3
     assert read(every([*(between("count", -10_000 - n) for n in range(500)), between("offset", None, 20)])) == 18
+    with pytest.raises(DeltaError, match="Cannot convert to kernel expression: Like"):
+        table.file_uris(file_pruning_predicate="topic like 'zzz%'")
     deep = between("offset", 1_000)
     assert read(deep) == 0
     for _ in range(60):
