@@ -7,13 +7,14 @@ from datetime import date
 
 import pyarrow.parquet as pq
 import pytest
-from support.lakes import add, row
+from support.lakes import add, add_files, row
 from support.names import ODD_NAMES
 
+from halley.pipeline.lake.tables import open_table
+from halley.pipeline.queries.conditions import ANYTHING, among, needed
 from halley.pipeline.queries.plans import _named
-from halley.pipeline.queries.skipping import ANYTHING, Some, Within, may_hold, needed
 from halley.pipeline.queries.sql import ask
-from halley.pipeline.queries.views import Computed, as_column, views_of
+from halley.pipeline.queries.views import Computed, in_spark, views_of
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of, topic_of
 
@@ -46,24 +47,23 @@ def test_names_are_those_of_the_server(spark, tmp_path):
 def lake(tmp_path_factory):
     """Make a lake with a file for each odd name, and a few with the same names by other protocols."""
     folder = tmp_path_factory.mktemp("lake")
-    offset = 0
-    for protocol, _, topic in NAMED:
-        add(folder, "events", [row(offset + n, topic=topic, protocol=protocol) for n in (1, 2)])
-        offset += 2
-    for protocol, topic in (("bayeux", "com/shop/order"), ("nt4", "com/shop/order"), ("wamp", "a/b"), ("http", "a/b")):
-        offset += 1
-        add(folder, "events", [row(offset, topic=topic, protocol=protocol)])
+    of_names = [(protocol, topic) for protocol, _, topic in NAMED for _ in range(2)]
+    others = [("bayeux", "com/shop/order"), ("nt4", "com/shop/order"), ("wamp", "a/b"), ("http", "a/b")]
+    rows = [row(offset, topic=topic, protocol=by) for offset, (by, topic) in enumerate([*of_names, *others], 1)]
+    pairs = [rows[at : at + 2] for at in range(0, len(of_names), 2)]
+    add_files(folder, "events", [*pairs, *([each] for each in rows[len(of_names) :])])
     return folder
 
 
 def rows_of(lake):
-    """Return the files of the lake, and the name and file of each row."""
-    (files,) = (view.files() for view in views_of(lake, ["events"]).values())
+    """Return the table, its files, and the name and file of each row."""
+    table = open_table(lake, "events")
+    files = table.data_files()
     found = []
     for file in files:
         topics = pq.read_table(lake / "events" / file.path, columns=["topic"], partitioning=None)["topic"].to_pylist()
         found += [(name_of(topic, file.partition["protocol"]), file) for topic in topics]
-    return files, found
+    return table, files, found
 
 
 @pytest.mark.slow
@@ -72,26 +72,25 @@ def test_a_condition_on_a_name_reads_as_few_files_as_on_its_topic(lake):
 
     Most names are a topic's in one protocol; a few are one topic's as a channel and another's in NetworkTables.
     """
-    files, rows = rows_of(lake)
+    table, _, rows = rows_of(lake)
     for _, name, _ in NAMED:
-        read = needed("events", files, _named(NAME, name, is_whole=True)).files
+        read = needed("events", table, _named(NAME, [name], is_whole=True)).files
         assert {file.path for each, file in rows if each == name} <= {file.path for file in read}, name
         topics = {topic for protocol in ODD_NAMES if (topic := topic_of(name, protocol)) is not None}
-        on_topic = Some(tuple(Within("topic", topic, topic) for topic in topics))
-        assert len(read) <= len(needed("events", files, on_topic).files), name
+        assert len(read) <= len(needed("events", table, among("topic", topics)).files), name
 
 
 @pytest.mark.slow
 def test_no_file_is_left_out_by_the_beginning_of_a_name(lake):
-    """For every beginning of each odd name, and for channels as well, files with such rows are read."""
-    files, rows = rows_of(lake)
+    """For beginnings of odd names, and for channels as well, files with such rows are read."""
+    table, files, rows = rows_of(lake)
     read = 0
-    beginnings = {name[:chars] for _, name, _ in NAMED for chars in range(len(name) + 1)}
+    beginnings = random.sample(sorted({name[:chars] for _, name, _ in NAMED for chars in range(len(name) + 1)}), 300)
     for beginning in beginnings:
-        condition = _named(NAME, beginning, is_whole=False)
+        chosen = {file.path for file in needed("events", table, _named(NAME, [beginning], is_whole=False)).files}
         for name, file in rows:
-            assert may_hold(file, condition) or not name.startswith(beginning), (beginning, name)
-        read += len(needed("events", files, condition).files)
+            assert file.path in chosen or not name.startswith(beginning), (beginning, name)
+        read += len(chosen)
     assert read < len(beginnings) * len(files) / 4, "hardly anything is skipped"
 
 
@@ -100,8 +99,8 @@ def test_the_filter_for_the_rows_accepts_all_of_a_name(spark, lake):
     """A row of a name passes the condition that was made of it, in Spark too."""
     view = views_of(lake, ["events"])["events"]
     wanted = sorted({name for _, name, _ in NAMED})
-    passed = [as_column(_named(NAME, name, is_whole=True)).alias(f"p{number}") for number, name in enumerate(wanted)]
-    rows = view.rows(spark, view.files(), ANYTHING).select("name", *passed).collect()
+    passed = [f"({in_spark(_named(NAME, [name], is_whole=True))}) p{number}" for number, name in enumerate(wanted)]
+    rows = view.rows(spark, view.needed(ANYTHING).files, ANYTHING).selectExpr("name", *passed).collect()
     assert {each.name for each in rows} >= {*wanted}
     for each in rows:
         assert each.name not in wanted or each[f"p{wanted.index(each.name)}"], each.name

@@ -29,6 +29,7 @@ from halley.pipeline.lake.files import add_of, staged, write
 from halley.pipeline.lake.forget import forget
 from halley.pipeline.lake.place import place_of, put, sizes
 from halley.pipeline.lake.verify import verify
+from halley.pipeline.queries.conditions import between, needed
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +107,7 @@ def test_a_lake_is_made_filled_compacted_and_read(lake):
     assert tables.open_all(lake) == {}
     table = ingested(lake, *([stored(n) for n in range(at, at + 10)] for at in range(1, 81, 10)))
     assert offsets(table) == list(range(1, 81))
+    assert [file.least["offset"] for file in needed("events", table, between("offset", 25, 29)).files] == [21]
     assert upkeep.compact(lake, "events").after == 1
     assert offsets(tables.open_table(lake, "events")) == list(range(1, 81))
     assert upkeep.vacuum(lake, 3_600).files == 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from halley.history.stored import COLUMNS, checksum
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import Step, commit_files
+from halley.pipeline.lake.files import staged, write
 from halley.pipeline.lake.tables import create
 
 if TYPE_CHECKING:
@@ -73,11 +74,22 @@ def some_rows(count: int, *, seed: int = 1, days: int = 3, first: int = 1) -> li
 
 def add(lake: Path, name: str, rows: Sequence[Mapping[str, Any]], lifted: pa.Schema | None = None) -> None:
     """Append rows to a table in one commit; the table is made if it does not exist."""
+    add_files(lake, name, [rows], lifted)
+
+
+def add_files(
+    lake: Path, name: str, groups: Sequence[Sequence[Mapping[str, Any]]], lifted: pa.Schema | None = None
+) -> None:
+    """Do as `add` with several groups of rows, each of which has files of its own."""
     table = create(lake, name, LOG_ID, lifted)
     columns = table.columns()
-    found = pa.table({each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns})
     before = table.position("test")
-    commit_rows(table, found, Step("test", before, (before or 0) + len(rows)))
+    with staged(lake) as folder:
+        written = []
+        for rows in groups:
+            found = {each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns}
+            written += write(folder, table.shape, pa.table(found))
+        commit_files(table, written, Step("test", before, (before or 0) + sum(map(len, groups))))
 
 
 def make_lake(folder: Path, count: int = 600, *, commits: int = 6, **options: Any) -> list[Row]:

@@ -8,6 +8,10 @@ If the process already has a session, that one is used with its own settings, an
 
 It is `SparkSession.builder` with settings. What Spark has no settings for, the priority of its processes and where
 their standard error goes, is up to the script that starts Java (`java.py`).
+
+PySpark has no public way to end the JVM, which it leaves to the end of the process. Here that must be waited for: the
+JVM has files in folders that are deleted then, and writes the archive of its classes only when it exits. So it is ended
+by the private connection that PySpark keeps.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Files that are not yet a part of a table are in a folder of `staged`, which is d
 of a killed process is recognized by its lock, which is not held, and is deleted when the next work begins. For a lake
 in an object store it is a folder for temporary files of this machine.
 
-Statistics are taken from a file's footer: rows, least and greatest values, nulls. The log repeats no payloads and no
-publishers, since erased data would stay in it. Text columns without bounds have the widest: without any, pyarrow's
-reader of delta-rs assumes that all values are null.
+Statistics are taken from a file's footer: rows, least and greatest values, nulls. They are those that delta-rs would
+write itself for the columns that the table's property names (`bounded_columns`), but it makes them of the files that it
+writes only, not of those that Spark's workers have written.
 
 A row group ends by its bytes as well as by its rows, so that writing it, and reading it, takes bounded memory however
 large the payloads are.
@@ -19,7 +19,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path, PurePath
@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, Shape, refusal
+from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, Shape, bounded_columns, refusal
 from halley.pipeline.portions import cut
 
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 33_554_432
@@ -295,46 +295,34 @@ def _has(column: pa.Array, value: Any) -> pa.Array:
 def add_of(file: Path, path: str, shape: Shape, *, is_change: bool = True) -> AddAction:
     """Return what a commit says of a file whose place below the table's folder is `path`.
 
-    `is_change`: its rows are new in the table. Lifted columns have bounds, as the shape's columns that it names.
+    `is_change`: its rows are new in the table.
     """
     values = dict(unquote(part).split("=", 1) for part in path.split("/")[:-1])
     partition = {name: None if value == NULL_FOLDER else value for name, value in values.items()}
-    lifted = set(pq.read_schema(file).names) - set(shape.columns.names)
     found = file.stat()
-    bounds = statistics(file, {*shape.statistics, *lifted})
-    return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, bounds)
+    return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, statistics(file, shape))
 
 
 _LONG_CHARS = 32
 """Longer texts are cut, so that the least may be too small and the greatest too great."""
 
 
-def statistics(file: Path, bounded: Collection[str]) -> str:
-    """Return Delta's statistics of a Parquet file, from its footer; text columns have bounds only if in `bounded`.
-
-    Raises `OSError`, `pa.ArrowException`.
-    """
+def statistics(file: Path, shape: Shape) -> str:
+    """Return Delta's statistics of a Parquet file, from its footer. Raises `OSError`, `pa.ArrowException`."""
     footer = pq.read_metadata(file)
-    flat = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    places = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for place in range(footer.num_columns if footer.num_row_groups else 0):
-        column = footer.schema.column(place)
-        name = column.path
-        if name not in flat:
-            continue
-        parts = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    for name in bounded_columns(shape, footer.schema.to_arrow_schema()) if groups else ():
+        parts = [group.column(places[name]).statistics for group in groups]
         if all(part is not None and part.has_null_count for part in parts):
             nulls[name] = sum(part.null_count for part in parts)
             if nulls[name] == footer.num_rows:
                 continue  # there is nothing to bound
             parts = [part for part in parts if part.num_values]
-        if column.physical_type == "BYTE_ARRAY" and name not in bounded:
-            least[name], greatest[name] = "", UNBOUNDED
-        elif all(
-            part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max) for part in parts
-        ):
+        if all(part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max) for part in parts):
             low = min(part.min for part in parts)
             least[name] = low[:_LONG_CHARS] if isinstance(low, str) else low
             greatest[name] = _cut_above(max(part.max for part in parts))

@@ -35,7 +35,10 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The name of a partition's folder whose value is null."""
 
 UNBOUNDED = "\U0010ffff"
-"""The greatest value in the statistics of texts that have no bounds there."""
+"""In the statistics of texts the greatest value where that is not known."""
+
+STATISTICS = "delta.dataSkippingStatsColumns"
+"""Delta's property that names the columns with statistics, for every writer; readers do not look for others."""
 
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 """The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
@@ -72,7 +75,7 @@ class Shape(NamedTuple):
     columns       the columns of all rows; events also have lifted columns
     partition_by  the columns whose values are in the names of folders instead of in files
     sorted_by     the order within a file, chosen so that statistics distinguish most files
-    statistics    the text columns with bounds in each file's statistics; numbers always have bounds
+    statistics    the text columns with statistics of each file; numbers and lifted texts always have some
     ordered_by    the column by which files are ordered
     """
 
@@ -179,7 +182,6 @@ class File(NamedTuple):
     partition        the values of the partition's columns, as texts
     rows, nbytes     the number of rows, and the size in bytes
     least, greatest  bounds by column, where they are known; long texts are cut so that the bounds stay correct
-    nulls            the number of nulls by column, where it is known
     """
 
     path: str
@@ -188,7 +190,6 @@ class File(NamedTuple):
     nbytes: int
     least: Mapping[str, Any]
     greatest: Mapping[str, Any]
-    nulls: Mapping[str, int]
 
 
 class LakeTable(DeltaTable):
@@ -219,6 +220,22 @@ class LakeTable(DeltaTable):
         """Return the columns, including those of the partitions and lifted ones."""
         return pa.schema(self.schema().to_arrow())
 
+    def keep_statistics(self) -> None:
+        """Set the property `STATISTICS`, unless it names the present columns. Raises `JobRejected`.
+
+        Tables of earlier versions of Halley lack it, and after a column was added it lacks that.
+        """
+        wanted = ",".join(bounded_columns(self.shape, self.columns()))
+        if self.metadata().configuration.get(STATISTICS) == wanted:
+            return
+        try:
+            self.alter.set_table_properties({STATISTICS: wanted})
+        except (DeltaError, OSError) as error:
+            self.refresh()
+            if self.metadata().configuration.get(STATISTICS) != wanted:  # no other process has done it
+                raise refusal(self.folder, error) from error
+        self.refresh()
+
     def refresh(self) -> None:
         """Bring the table up to date. Raises `JobRejected`."""
         try:
@@ -245,13 +262,11 @@ class LakeTable(DeltaTable):
             partition = {
                 name: None if value is None else str(value) for name, value in (row.get("partition") or {}).items()
             }
-            least, greatest, nulls = (
+            least, greatest = (
                 {name: value for name, value in (row.get(key) or {}).items() if value is not None}
-                for key in ("min", "max", "null_count")
+                for key in ("min", "max")
             )
-            found.append(
-                File(unquote(row["path"]), partition, row["num_records"], row["size_bytes"], least, greatest, nulls)
-            )
+            found.append(File(unquote(row["path"]), partition, row["num_records"], row["size_bytes"], least, greatest))
         return found
 
     def dataset(self) -> Dataset:
@@ -273,6 +288,22 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
         if name in TABLES["events"].columns.names:
             raise JobRejected(f"[[lift]] column {name}: the table events has a column of that name; choose another")
     return arrow_schema(types)
+
+
+def bounded_columns(shape: Shape, columns: pa.Schema) -> list[str]:
+    """Return those of a table's or file's columns that have statistics.
+
+    Delta takes no columns of partitions, and no booleans. Payloads and publishers are left out, since what was erased
+    would stay in the table's log.
+    """
+
+    def is_bounded(column: pa.Field) -> bool:
+        if pa.types.is_string(column.type):
+            is_text = column.name in shape.statistics or column.name not in shape.columns.names
+            return is_text and column.name not in shape.partition_by
+        return bool(pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+
+    return [each.name for each in columns if is_bounded(each)]
 
 
 def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable | None:
@@ -410,6 +441,7 @@ def _make(lake: Where, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTa
             configuration={
                 LOG_ID: log_id,
                 FORMAT_KEY: FORMAT,
+                STATISTICS: ",".join(bounded_columns(shape, columns)),
                 "delta.checkpointInterval": "50",  # the most log entries that are read to open the table
                 "delta.logRetentionDuration": "interval 1 days",  # there may be one commit each second
             },

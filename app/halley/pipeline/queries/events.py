@@ -24,7 +24,7 @@ from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
-from halley.pipeline.queries.skipping import Every, Within, needed
+from halley.pipeline.queries.conditions import between, every, needed
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
 
@@ -52,8 +52,8 @@ class EventReader:
         self.log_id = table.log_id
         self._selection = selection
         first, end = span(selection.pattern)
-        condition = Every((Within("topic", first, end), Within("time_us", selection.from_us, selection.to_us)))
-        self.reading = needed("events", table.data_files(), condition)
+        conditions = [between("topic", first, end), between("time_us", selection.from_us, selection.to_us)]
+        self.reading = needed("events", table, every(conditions))
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
             self._fragments = {each.path: each for each in self._events.get_fragments()}

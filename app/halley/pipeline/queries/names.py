@@ -1,4 +1,4 @@
-"""Names of topics as expressions of Spark, with the results of `protocols/names.py` but without calls of Python.
+"""Names of topics as expressions of Spark's SQL, with the results of `protocols/names.py` but without calls of Python.
 
 Each takes escapes out of a canonical topic (`broker/names.py`) that its protocol writes as characters, and leaves those
 that it escapes too. Where a protocol leaves only few characters escaped, all others are decoded at once, as in a URL.
@@ -7,9 +7,6 @@ that it escapes too. Where a protocol leaves only few characters escaped, all ot
 from __future__ import annotations
 
 import re
-
-from pyspark.sql import Column
-from pyspark.sql import functions as f
 
 from halley.broker.names import SPACE, escaped, is_plain_in_uri
 from halley.protocols.names import NT4, WAMP
@@ -36,34 +33,37 @@ _PLAIN_MARK_IN_URIS = f"!21(?=(?:21)*(?:{'|'.join(each.replace('!', '!21') for e
 """A `!` of the name itself, in a topic, that WAMP would read as the beginning of an escape."""
 
 
-def channel(topic: Column) -> Column:
+def channel(topic: str) -> str:
     """Return a topic's channel, as `protocols.bayeux.names.to_channel` does."""
     name = topic
     for escape, char in _PLAIN_IN_CHANNELS.items():
-        name = f.replace(name, f.lit(escape), f.lit(char))
-    name = f.regexp_replace(name, _PLAIN_MARK, "!")
-    return f.concat(f.lit("/"), f.when(topic.contains("!"), name).otherwise(topic))
+        name = f"replace({name}, '{escape}', '{char}')"
+    name = f"regexp_replace({name}, '{_PLAIN_MARK}', '!')"
+    return f"'/' || if(contains({topic}, '!'), {name}, {topic})"
 
 
-def name_of(topic: Column, protocol: Column) -> Column:
+def name_of(topic: str, protocol: str) -> str:
     """Return a topic's name for a publisher's protocol, as `protocols.names.name_of` does."""
-    has_nt4_name = (protocol == NT4) & ~topic.rlike(_WITHOUT_NT4_NAME)
-    nt4_name = f.concat(f.lit("/"), _decoded(topic))
-    return f.when(protocol == WAMP, _uri(topic)).when(has_nt4_name, nt4_name).otherwise(channel(topic))
+    return (
+        f"case when {protocol} = '{WAMP}' then {_uri(topic)}"
+        f" when {protocol} = '{NT4}' and not rlike({topic}, '{_WITHOUT_NT4_NAME}') then '/' || {_decoded(topic)}"
+        f" else {channel(topic)} end"
+    )
 
 
-def _uri(topic: Column) -> Column:
+def _uri(topic: str) -> str:
     """Return a topic's URI, as `protocols.wamp.names.to_uri` does."""
-    whole = f.when(topic.startswith(SPACE), f.regexp_replace(topic, _SPACE_OF_REALM, "")).otherwise(topic)
-    name = f.regexp_replace(whole, _PLAIN_MARK_IN_URIS, "%2121")
+    whole = f"if(startswith({topic}, '{SPACE}'), regexp_replace({topic}, '{_SPACE_OF_REALM}', ''), {topic})"
+    name = f"regexp_replace({whole}, '{_PLAIN_MARK_IN_URIS}', '%2121')"
     for nbytes in (1, 2, 3):
         bytes_of_one = "|".join(each for each in _ESCAPED_IN_URIS if each.count("!") == nbytes - 1)
         pattern = f"!(?={bytes_of_one})" + "!".join(["(..)"] * nbytes)
-        name = f.regexp_replace(name, pattern, "".join(f"%21${number}" for number in range(1, nbytes + 1)))
-    plain, name = (f.replace(each, f.lit("/"), f.lit(".")) for each in (whole, name))
-    return f.when(whole.contains("!"), _decoded(name)).otherwise(plain)
+        decoded = "".join(f"%21${number}" for number in range(1, nbytes + 1))
+        name = f"regexp_replace({name}, '{pattern}', '{decoded}')"
+    plain, name = (f"replace({each}, '/', '.')" for each in (whole, name))
+    return f"if(contains({whole}, '!'), {_decoded(name)}, {plain})"
 
 
-def _decoded(topic: Column) -> Column:
+def _decoded(text: str) -> str:
     """Return a text with the bytes after each `!` and `%` decoded as UTF-8."""
-    return f.url_decode(f.replace(topic, f.lit("!"), f.lit("%")))
+    return f"url_decode(replace({text}, '!', '%'))"

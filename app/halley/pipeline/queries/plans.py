@@ -3,6 +3,11 @@
 In an optimized plan constants are folded, views and subqueries are resolved, and each filter is as close to its table
 as possible. Only filters directly above a table are used; an expression that is not understood counts as always true.
 
+PySpark shows a plan only as a text for people, which leaves out what is long, so plans are taken as JSON from the Java
+object of a DataFrame. The public interface to conditions, `pushFilters` of a data source, cannot be used: it gets none
+with an OR, and PySpark 4.3 keeps them for the next use of the same view, which then lacks rows
+(`test_pushed_filters.py`).
+
 A plan as JSON is a list of its nodes, each before its children, with their number (`num-children`). Expressions in a
 node's fields are such lists, too, and can contain plans (subqueries).
 """
@@ -10,17 +15,17 @@ node's fields are such lists, too, and can contain plans (subqueries).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 from halley.broker.names import SPACE
-from halley.pipeline.lake.tables import DAY_US, to_us
-from halley.pipeline.queries.skipping import ANYTHING, Condition, Every, Null, Some, Value, Within
+from halley.pipeline.lake.tables import DAY_US, UNBOUNDED, to_us
+from halley.pipeline.queries.conditions import ANYTHING, Value, among, between, every, some
 from halley.pipeline.queries.views import Computed, View
 from halley.protocols.names import BAYEUX, NT4, WAMP, beginning_of, topic_of
 
 Fields = dict[str, Any]
-Columns = Mapping[int, str]
 
 _MIRRORED = {
     "EqualTo": "EqualTo",
@@ -41,21 +46,22 @@ class Node(NamedTuple):
     children: list[Node]
 
 
-def conditions_of(plan: str, views: Mapping[str, View]) -> dict[str, Condition]:
+def conditions_of(plan: str, views: Mapping[str, View], slack_us: int = 0) -> dict[str, str]:
     """Return, for each table that the plan reads, the condition on its rows.
 
-    If a table is read twice, as in a join with itself, a row has to meet either condition.
+    If a table is read twice, as in a join with itself, a row has to meet either condition. Rows whose times are outside
+    of bounds by up to `slack_us` meet them too.
     """
-    found: dict[str, list[Condition]] = {}
+    found: dict[str, list[str]] = {}
     for relation, filters in _relations(_tree(json.loads(plan)), []):
         columns = {_id(field): field["name"] for [field] in relation.fields["output"]}
         for view in views.values():
             if [*columns.values()] == view.columns:
-                parts = tuple(_condition(each, columns, view) for each in filters)
-                found.setdefault(view.name, []).append(Every(parts))
+                table = _Table(columns, view, slack_us)
+                found.setdefault(view.name, []).append(every(table.condition(each) for each in filters))
             elif {*columns.values()} <= {*view.columns}:  # perhaps that table, without some columns
                 found.setdefault(view.name, []).append(ANYTHING)
-    return {name: Some(tuple(each)) for name, each in found.items()}
+    return {name: some(each) for name, each in found.items()}
 
 
 def _tree(nodes: list[Fields]) -> Node:
@@ -96,85 +102,96 @@ def _nested(value: object) -> Iterator[Node]:
                 yield from _nested(each)
 
 
-def _condition(node: Node, columns: Columns, view: View) -> Condition:
-    """Convert an expression to a condition; `ANYTHING` if it is not understood."""
-    kind, children = node.kind, node.children
-    condition: Condition = ANYTHING
-    if kind == "And":
-        condition = Every(tuple(_condition(child, columns, view) for child in children))
-    elif kind == "Or":
-        condition = Some(tuple(_condition(child, columns, view) for child in children))
-    elif kind == "In":
-        condition = Some(tuple(_comparison("EqualTo", children[0], each, columns, view) for each in children[1:]))
-    elif kind in _MIRRORED and _column(children[0], columns) is None:
-        condition = _comparison(_MIRRORED[kind], children[1], children[0], columns, view)
-    elif kind in _MIRRORED:
-        condition = _comparison(kind, children[0], children[1], columns, view)
-    elif kind in ("IsNotNull", "IsNull", "StartsWith") and (column := _column(children[0], columns)) is not None:
-        computed = view.computed.get(column)
-        source = column if computed is None else computed.source
+class _Table(NamedTuple):
+    """A table as a plan reads it: its columns by their ids in the plan; bounds of times are wider by `slack_us`."""
+
+    columns: Mapping[int, str]
+    view: View
+    slack_us: int
+
+    def condition(self, node: Node) -> str:
+        """Convert an expression to a condition; `ANYTHING` if it is not understood."""
+        kind, children = node.kind, node.children
+        if kind in ("And", "Or"):
+            parts = map(self.condition, _operands(node))
+            return every(parts) if kind == "And" else some(parts)
+        if kind in _MIRRORED and self._column(children[0]) is None:
+            kind, children = _MIRRORED[kind], children[::-1]
+        column = self._column(children[0]) if children else None
+        if column is None:
+            return ANYTHING
+        computed = self.view.computed.get(column)
+        if kind in ("IsNotNull", "IsNull"):
+            source = column if computed is None else computed.source
+            return between(source) if kind == "IsNotNull" else f"`{source}` is null"
+        values = [_constant(each, children[0].fields["dataType"]) for each in children[1:]]
+        known = [value for value in values if value is not None]
+        return self._related(kind, column, known) if known and len(known) == len(values) else ANYTHING
+
+    def _column(self, node: Node) -> str | None:
+        return self.columns.get(_id(node.fields)) if node.kind == "AttributeReference" else None
+
+    def _related(self, kind: str, column: str, values: list[Value]) -> str:
+        """The condition that a column is in a relation to a value, or to one of several."""
+        computed = self.view.computed.get(column)
+        is_equality = kind in ("In", "EqualTo", "EqualNullSafe")
+        if computed is not None and computed.kind in ("channel", "name"):  # in another order than topics
+            is_known = is_equality or kind == "StartsWith"
+            return _named(computed, [*map(str, values)], is_whole=is_equality) if is_known else ANYTHING
         if kind == "StartsWith":
-            prefix = _constant(children[1], "string")
-            condition = ANYTHING if prefix is None else _prefix(column, str(prefix), computed)
+            return _begins(column, str(values[0])) if computed is None else ANYTHING
+        if not (is_equality or kind in _MIRRORED):
+            return ANYTHING
+        source = column if computed is None else computed.source
+        is_span = not is_equality or self.slack_us or (computed is not None and computed.kind == "day")
+        if source.endswith("_us") and is_span:
+            return some(self._timed(kind, column, value) for value in values if isinstance(value, int))
+        if is_equality:
+            return among(source, values)
+        return between(source, *(values if kind.startswith("Greater") else (None, *values)))
+
+    def _timed(self, kind: str, column: str, time_us: int) -> str:
+        """The condition that a time, or a day that begins at `time_us`, is in a relation to another one."""
+        computed = self.view.computed.get(column, Computed("time", column))
+        last_us = time_us + DAY_US - 1 if computed.kind == "day" else time_us
+        if kind in ("LessThan", "GreaterThan"):
+            time_us, last_us = last_us, time_us
+        least = None if kind.startswith("LessThan") else time_us - self.slack_us
+        greatest = None if kind.startswith("GreaterThan") else last_us + self.slack_us
+        return between(computed.source, least, greatest)
+
+
+def _operands(node: Node) -> Iterator[Node]:
+    """Yield the operands of an AND or OR, also those of the same ones within it."""
+    for child in node.children:
+        if child.kind == node.kind:
+            yield from _operands(child)
         else:
-            condition = Null(source) if kind == "IsNull" else Within(source)
-    return condition
+            yield child
 
 
-def _comparison(kind: str, left: Node, right: Node, columns: Columns, view: View) -> Condition:
-    column = _column(left, columns)
-    value = None if column is None else _constant(right, left.fields["dataType"])
-    if column is None or value is None:
-        return ANYTHING
-    computed = view.computed.get(column)
-    if computed is not None and computed.kind in ("channel", "name"):
-        is_equality = kind.startswith("Equal")
-        return _named(computed, str(value), is_whole=True) if is_equality else ANYTHING  # they are in another order
-    last: Value = value
-    if computed is not None:
-        column = computed.source
-        if computed.kind == "day":  # a day is the times from its beginning to its end
-            assert isinstance(value, int)
-            last = value + DAY_US - 1
-            if kind in ("LessThan", "GreaterThan"):
-                value, last = last, value
-    low = value if kind.startswith(("Equal", "GreaterThan")) else None
-    high = last if kind.startswith(("Equal", "LessThan")) else None
-    return Within(column, low, high)
-
-
-def _prefix(column: str, prefix: str, computed: Computed | None) -> Condition:
-    if computed is None:
-        return _begins(column, prefix)
-    return _named(computed, prefix, is_whole=False) if computed.kind in ("channel", "name") else ANYTHING
-
-
-def _named(computed: Computed, name: str, *, is_whole: bool) -> Condition:
-    """Convert the condition that a channel or name is `name`, or else that it begins so, to one on its topic."""
+def _named(computed: Computed, names: Sequence[str], *, is_whole: bool) -> str:
+    """Convert the condition that a channel or name is one of `names`, or else begins as one, to one on its topic."""
     source = computed.source
 
-    def topics(protocol: str) -> Condition:
-        found = topic_of(name, protocol) if is_whole else beginning_of(name, protocol)
-        if found is None:
-            return Some(())
-        return Within(source, found, found) if is_whole else _begins(source, found)
+    def topics(protocol: str) -> str:
+        found = ((topic_of if is_whole else beginning_of)(name, protocol) for name in names)
+        known = [topic for topic in found if topic is not None]
+        return among(source, known) if is_whole else some(_begins(source, each) for each in known)
 
     of_realms = _begins(source, SPACE)  # topics of further realms, of which a URI does not say in which it is
-    channels = Some((topics(BAYEUX), of_realms)) if name.startswith(f"/{SPACE}") else topics(BAYEUX)
+    has_realms = any(name.startswith(f"/{SPACE}") for name in names)
+    channels = some([topics(BAYEUX), of_realms]) if has_realms else topics(BAYEUX)
     if computed.kind == "channel":
         return channels
-    uris = Every((Within("protocol", WAMP, WAMP), Some((topics(WAMP), of_realms))))
-    return Some((channels, uris, Every((Within("protocol", NT4, NT4), topics(NT4)))))
+    uris = every([among("protocol", [WAMP]), some([topics(WAMP), of_realms])])
+    return some([channels, uris, every([among("protocol", [NT4]), topics(NT4)])])
 
 
-def _begins(column: str, prefix: str) -> Condition:
+def _begins(column: str, prefix: str) -> str:
     """The condition that a text begins with a prefix: the text is at most the prefix with the next last character."""
     is_ascii = prefix[-1:].isascii() and prefix
-    return Within(column, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1) if is_ascii else None)
-
-
-def _column(node: Node, columns: Columns) -> str | None:
-    return columns.get(_id(node.fields)) if node.kind == "AttributeReference" else None
+    return between(column, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1) if is_ascii else None)
 
 
 def _id(fields: Fields) -> int:
@@ -190,7 +207,10 @@ def _constant(node: Node, kind: object) -> Value | None:
         value = read(text)
     except (ValueError, KeyError, OverflowError):  # a year of five digits
         return None
-    return None if value != value else value  # NaN is not ordered as Spark orders it  # noqa: PLR0124
+    if isinstance(value, float) and not isfinite(value):  # NaN is not ordered as Spark orders it
+        return None
+    # Statistics have the last character for "not known", so they cannot be compared with what begins with it.
+    return None if isinstance(value, str) and value.startswith(UNBOUNDED) else value
 
 
 _READERS: Mapping[str, Callable[[str], Value]] = {

@@ -1,9 +1,9 @@
 """SQL queries over the lake: the files that a query needs, and its rows.
 
 Spark reads the Parquet files directly and does not use Delta's statistics. So a query is planned twice: over tables
-without files, to find its conditions on each table; then over the files that can hold matching rows. What SHOW TABLES,
-SHOW COLUMNS and DESCRIBE return is Spark's answer over tables without files, whose columns have their meanings as
-comments. Other statements are refused (`statements.py`).
+without files, to find its conditions on each table; then over the files that delta-rs chooses by these. What SHOW
+TABLES, SHOW COLUMNS and DESCRIBE return is Spark's answer over tables without files, whose columns have their meanings
+as comments. Other statements are refused (`statements.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pyspark.sql import functions as f
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
 from halley.pipeline.lake.dictionary import DICTIONARY
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import TABLES, File, check_files
+from halley.pipeline.lake.tables import TABLES, check_files
+from halley.pipeline.queries.conditions import ANYTHING, Reading
 from halley.pipeline.queries.plans import conditions_of
-from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
 from halley.pipeline.queries.statements import statement_of
 from halley.pipeline.queries.views import View, views_of
 
@@ -82,11 +82,12 @@ def ask(spark: SparkSession, lake: Where, statement: str, *, skips: bool = True)
 
 def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answer:
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
-    conditions = _conditions(spark, views, query)
-    if skips and _CLOCK.search(query):
-        answer = _run(spark, views, query, {name: widened(each, _SLACK_US) for name, each in conditions.items()})
+    reads_clock = _CLOCK.search(query) is not None
+    conditions = _conditions(spark, views, query, _SLACK_US if reads_clock else 0)
+    if skips and reads_clock:
+        answer = _run(spark, views, query, conditions)
         later = _conditions(spark, views, query)
-        if all(_has_read(each, views[each.table].files(), later[each.table]) for each in answer.readings):
+        if all(_has_read(each, views[each.table].needed(later[each.table])) for each in answer.readings):
             return answer
         skips = False
     if not skips:
@@ -94,10 +95,9 @@ def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answ
     return _run(spark, views, query, conditions)
 
 
-def _has_read(reading: Reading, files: list[File], later: Condition) -> bool:
+def _has_read(reading: Reading, later: Reading) -> bool:
     """Whether a query has all files that it needs by a later plan: the clock may have come to another day."""
-    paths = {file.path for file in reading.files}
-    return all(file.path in paths for file in needed(reading.table, files, later).files)
+    return {file.path for file in later.files} <= {file.path for file in reading.files}
 
 
 def sentence(error: BaseException) -> str:
@@ -140,8 +140,8 @@ def _session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
-    """The query's condition on each table that it names."""
+def _conditions(spark: SparkSession, views: Mapping[str, View], query: str, slack_us: int = 0) -> dict[str, str]:
+    """The query's condition on each table that it names, with bounds of times that are wider by `slack_us`."""
     session = _session(spark)
     session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # JSON omits the values of a set
     session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")  # columns identify tables
@@ -151,13 +151,13 @@ def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> d
         execution = session.sql(query)._jdf.queryExecution()  # noqa: SLF001 - PySpark shows plans as text only
         try:
             named = conditions_of(execution.analyzed().toJSON(), views)
-            optimized = conditions_of(execution.optimizedPlan().toJSON(), views)
+            optimized = conditions_of(execution.optimizedPlan().toJSON(), views, slack_us)
         except (Py4JError, RecursionError):  # some plans cannot be written as JSON; then all files are read
             return dict.fromkeys(views, ANYTHING)
     return {name: optimized.get(name, ANYTHING) for name in named}
 
 
-def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, Condition]) -> Answer:
+def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, str]) -> Answer:
     session = _session(spark)
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")  # no job that lists files
     readings = []
@@ -166,12 +166,12 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
         if condition is None:  # the query may name it without reading from it
             view.rows(session, [], ANYTHING).createOrReplaceTempView(view.name)
             continue
-        reading = needed(view.name, view.files(), condition)
+        reading = view.needed(condition)
         check_files(view.folder, reading.files)
         view.rows(session, reading.files, condition).createOrReplaceTempView(view.name)
         readings.append(reading)
     rows = session.sql(query)
-    rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - it reads the clock now
+    rows.inputFiles()  # optimizes the plan, which reads the clock now
     return Answer(rows, readings)
 
 

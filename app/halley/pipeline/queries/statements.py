@@ -1,7 +1,8 @@
 """Statements in SQL: queries, statements about tables, and those that are refused, each by its own name.
 
-Spark's parser says which of them a statement is. The regular expressions only find its name for the refusal, and the
-query in an EXPLAIN, which is parsed again.
+Spark's parser says which of them a statement is. PySpark has no public way to it: `spark.sql` executes a command at
+once. So it is reached through the session's Java object. The regular expressions only find the statement's name for
+the refusal, and the query in an EXPLAIN, which is parsed again.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ def statement_of(spark: SparkSession, text: str) -> Statement:
     """
     session = spark._jsparkSession  # noqa: SLF001 - PySpark has no parser of its own
     plan = session.sessionState().sqlParser().parsePlan(text)
-    kind = plan.getClass().getSimpleName()
+    parsed = plan.getClass()
+    kind = parsed.getSimpleName()
     if kind in _ABOUT_TABLES:
         return Statement(text, is_about_tables=True)
     if kind == _EXPLAIN:
         return _explain(spark, text)
-    commands = spark._jvm.java.lang.Class.forName(_COMMAND)  # type: ignore[union-attr] # noqa: SLF001
-    if commands.isInstance(plan) or _CHANGES.search(plan.toJSON()) or _REFLECTION.search(text):
+    is_command = parsed.getClassLoader().loadClass(_COMMAND).isInstance(plan)
+    if is_command or _CHANGES.search(plan.toJSON()) or _REFLECTION.search(text):
         raise JobRejected(f"{_name_of(text)} is refused: only {_ALLOWED} are allowed")
     return Statement(text)
 

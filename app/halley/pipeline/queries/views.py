@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import and_, or_
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from deltalake import Schema
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from halley.pipeline import session
@@ -26,7 +23,7 @@ from halley.pipeline.lake.dictionary import meaning
 from halley.pipeline.lake.place import Where, fetch
 from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
-from halley.pipeline.queries.skipping import Condition, Every, Null, Some, Within
+from halley.pipeline.queries.conditions import Reading, needed
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _NAMES: tuple[Literal["channel", "name"], ...] = ("channel", "name")
@@ -38,14 +35,14 @@ class Computed(NamedTuple):
     kind: Literal["channel", "name", "time", "day"]
     source: str
 
-    def of_row(self) -> Column:
-        """Return the value as an expression."""
+    def of_row(self) -> str:
+        """Return the value as an expression in SQL."""
         if self.kind == "channel":
-            return names.channel(f.col(self.source))
+            return names.channel(self.source)
         if self.kind == "name":
-            return names.name_of(f.col(self.source), f.col("protocol"))
-        time = f.timestamp_micros(f.col(self.source))
-        return time.cast("date") if self.kind == "day" else time
+            return names.name_of(self.source, "protocol")
+        time = f"timestamp_micros({self.source})"
+        return f"date({time})" if self.kind == "day" else time
 
 
 class View(NamedTuple):
@@ -83,15 +80,15 @@ class View(NamedTuple):
         """The names of all columns, in order."""
         return [*dict.fromkeys([*self.stored.names, *self.computed])]
 
-    def files(self) -> list[File]:
-        """The files of the table; empty if it does not exist."""
-        return [] if self.table is None else self.table.data_files()
+    def needed(self, condition: str) -> Reading:
+        """The files that can hold rows of which a condition is true."""
+        return needed(self.name, self.table, condition)
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
         return spark.read.schema(self.schema).parquet(folder.as_uri())
 
-    def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
+    def rows(self, spark: SparkSession, files: Sequence[File], condition: str) -> DataFrame:
         """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
         if files:
             folder = _on_disk(self.folder, files)
@@ -99,14 +96,14 @@ class View(NamedTuple):
             reader = spark.read.schema(self.stored).options(basePath=str(folder), __globPaths__="false")
             whole = reader.parquet(*(str(folder / file.path) for file in files))
         else:
-            whole = spark.range(0).select(
-                [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
-            )
-        return whole.filter(as_column(condition)).select(
-            [
-                self.computed[name].of_row().alias(name) if name in self.computed else f.col(name)
+            nulls = (f"cast(null as {field.dataType.simpleString()}) `{field.name}`" for field in self.stored.fields)
+            whole = spark.range(0).selectExpr(*nulls)
+        # Each function of PySpark is some calls of Java; a text is one.
+        return whole.filter(in_spark(condition)).selectExpr(
+            *(
+                f"{self.computed[name].of_row()} `{name}`" if name in self.computed else f"`{name}`"
                 for name in self.columns
-            ]
+            )
         )
 
 
@@ -136,22 +133,9 @@ def _on_disk(folder: Where, files: Sequence[File]) -> Path:
     return copies
 
 
-def as_column(condition: Condition) -> Column:
-    """Return a condition as an expression."""
-    match condition:
-        case Within(column, low, high):
-            bounds = [f.col(column).isNotNull()]
-            if low is not None:
-                bounds.append(f.col(column) >= low)
-            if high is not None:
-                bounds.append(f.col(column) <= high)
-            return reduce(and_, bounds)
-        case Null(column):
-            return f.col(column).isNull()
-        case Every(parts):
-            return reduce(and_, map(as_column, parts), f.lit(True))  # noqa: FBT003 - a value
-        case Some(parts):
-            return reduce(or_, map(as_column, parts), f.lit(False))  # noqa: FBT003 - a value
+def in_spark(condition: str) -> str:
+    """Return a condition as Spark's SQL, where a backslash in a text begins an escape."""
+    return condition.replace("\\", r"\\")
 
 
 def view_of(folder: Where, table: LakeTable | None) -> View:

@@ -6,65 +6,37 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 from support.lakes import DAY_US, LIFTED, START_US, TOPICS, add, make_lake, row
 
 from halley.pipeline.lake import tables
 from halley.pipeline.queries import sql
-from halley.pipeline.queries.skipping import ANYTHING, Every, Null, Some, Within, extent, may_hold, widened
+from halley.pipeline.queries.conditions import ANYTHING, MOST_PARTS, NOTHING, among, between, every, needed, some
 from halley.pipeline.queries.sql import _conditions, ask
-from halley.pipeline.queries.views import as_column, views_of
+from halley.pipeline.queries.views import in_spark, views_of
 
-FILE = tables.File(
-    "f", {"protocol": "nt4", "odd": None}, 10, 100, {"n": 3, "t": "b/c"}, {"n": 7, "t": "d"}, {"n": 2, "t": 0, "v": 10}
-)
+FOLDER = {"day": "2026-06-02", "protocol": "nt4"}
 
 
-@pytest.mark.parametrize(
-    ("condition", "is_possible"),
-    [
-        (Within("n", 3, 3), True),
-        (Within("n", 7, 7), True),
-        (Within("n", 2, 2), False),
-        (Within("n", 8, 8), False),
-        (Within("n", None, 2), False),
-        (Within("n", None, 3), True),
-        (Within("n", 8), False),
-        (Within("n", 7), True),
-        (Within("other", 1, 1), True),
-        (Within("v", 1, 1), False),
-        (Within("t", "b", "c"), True),
-        (Within("t", "da"), False),
-        (Within("t", None, "a"), False),
-        (Within("v"), False),
-        (Within("n"), True),
-        (Within("protocol", "nt4", "nt4"), True),
-        (Within("protocol", "wamp", "wamp"), False),
-        (Within("odd"), False),
-        (Null("odd"), True),
-        (Null("protocol"), False),
-        (Null("t"), False),
-        (Null("n"), True),
-        (Null("other"), True),
-        (Every((Within("n", 1), Within("n", None, 2))), False),
-        (Some((Within("n", 1, 1), ANYTHING)), True),
-        (Some(()), False),
-        (ANYTHING, True),
-    ],
-)
-def test_the_extremes_of_a_file_say_whether_it_can_hold_such_rows(condition, is_possible):
-    """Null is in no relation to any value; an unknown value can be any."""
-    assert may_hold(FILE, condition) is is_possible
-
-
-def test_a_query_that_looks_at_the_clock_is_read_with_some_slack():
-    """A query with the clock is planned again after its files are chosen, so its times are widened."""
-    once = Every((Within("time_us", 1_000), Within("topic", "a", "a")))
-    assert widened(once, 10) == Every((Within("time_us", 990), Within("topic", "a", "a")))
-    assert widened(Some((Within("time_us", None, 5), Null("time_us"))), 3) == Some(
-        (Within("time_us", None, 8), Null("time_us"))
+def test_parts_are_joined():
+    """AND and OR are flat where they can be, and what is known not to matter is left out."""
+    a, b, c = between("a", 1), between("b", None, "it's"), among("c", ["x", "y", "x"])
+    assert (a, b, c) == ("`a` >= 1", "`b` <= 'it''s'", "`c` in ('x', 'y')")
+    assert between("a", 1, 2) == "`a` >= 1 and `a` <= 2"
+    assert (between("a"), among("a", [True]), among("a", [])) == (
+        "`a` is not null",
+        "`a` >= true and `a` <= true",
+        NOTHING,
     )
+    assert every([a, some([b, c, b]), ANYTHING]) == f"{a} and ({b} or {c})"
+    assert (every([]), every([ANYTHING]), every([a, NOTHING])) == (ANYTHING, ANYTHING, NOTHING)
+    assert (some([]), some([NOTHING, a]), some([a, ANYTHING])) == (NOTHING, a, ANYTHING)
+    assert every(between("a", n) for n in range(500)).count(" and ") == MOST_PARTS - 1
+    assert some(between("a", n) for n in range(500)) == ANYTHING
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +46,101 @@ def lake(tmp_path_factory):
     make_lake(folder)
     add(folder, "gaps", [{"first": 20, "last": 30, "reason": "hole", "found_us": START_US}])
     return folder
+
+
+VALUES = {
+    "offset": lambda chance: chance.randrange(-20, 640),
+    "time_us": lambda chance: START_US + chance.randrange(3 * DAY_US),
+    "topic": lambda chance: chance.choice(TOPICS)[: chance.randrange(12)],
+    "protocol": lambda chance: chance.choice(["bayeux", "nt4", "wamp", "x"]),
+    "price": lambda chance: chance.choice([0.0, -0.0, 25.0, 0.1, 1e9, -100.25, 1e300, 1e-300]),
+    "count": lambda chance: chance.randrange(-600, 600),
+    "kind": lambda chance: chance.choice(["x", "y\u00e9", "y'\\%_`", "100% \u2028\n", "\U0010fffe"]),
+    "nt4_time_us": lambda chance: chance.randrange(5),
+}
+
+
+def condition_and_choice(chance, files, depth=0):
+    """Return a random condition, and the files that can hold such rows, chosen by their bounds one by one."""
+    if depth < 3 and chance.random() < 0.5:
+        parts = [condition_and_choice(chance, files, depth + 1) for _ in range(chance.randrange(4))]
+        texts, choices = [text for text, _ in parts], [choice for _, choice in parts]
+        if chance.random() < 0.5:
+            return every(texts), set(files).intersection(*choices)
+        return some(texts), set().union(*choices)
+    column = chance.choice([*VALUES])
+    if chance.random() < 0.1:
+        return f"`{column}` is null", {path for path, bounds in files.items() if bounds[column][2]}
+    known = {path for path, bounds in files.items() if bounds[column][0] is not None}
+    if chance.random() < 0.1:
+        return between(column), known
+    values = [VALUES[column](chance) for _ in range(chance.choice((1, 2, 30)))]
+    if chance.random() < 0.5:
+        choice = {
+            path for path in known if any(files[path][column][0] <= each <= files[path][column][1] for each in values)
+        }
+        return among(column, values), choice
+    low, high = chance.choice([(min(values), None), (None, max(values)), (min(values), max(values))])
+    choice = {
+        path
+        for path in known
+        if not (high is not None and files[path][column][0] > high)
+        and not (low is not None and files[path][column][1] < low)
+    }
+    return between(column, low, high), choice
+
+
+def test_delta_rs_chooses_the_files_that_can_hold_such_rows(lake):
+    """For 400 random conditions the choice is that of each file's bounds: of numbers, times, odd texts and nulls."""
+    table = tables.open_table(lake, "events")
+    nulls = {row["path"]: row["null_count"] for row in pa.table(table.get_add_actions()).to_pylist()}
+    files = {
+        file.path: {
+            column: (file.partition[column],) * 2 + (False,)
+            if column in file.partition
+            else (file.least.get(column), file.greatest.get(column), nulls[file.path][column])
+            for column in VALUES
+        }
+        for file in table.data_files()
+    }
+    chance = random.Random(5)
+    sizes = set()
+    for _ in range(400):
+        condition, choice = condition_and_choice(chance, files)
+        assert {file.path for file in needed("events", table, condition).files} == choice, condition
+        sizes.add(len(choice))
+    assert {0, 1, len(files)} <= sizes
+
+
+def test_the_folder_of_a_lake_may_have_any_name(tmp_path):
+    """The addresses that delta-rs returns for files are escaped, and name the files of the log nevertheless."""
+    folder = tmp_path / "q?x a b{c}100% %zz[e]*=\u00fc#"
+    make_lake(folder, 60, commits=3)
+    table = tables.open_table(folder, "events")
+    read = needed("events", table, between("offset", None, 20))
+    assert {file.greatest["offset"] <= 20 for file in read.files} == {True}
+    assert 0 < len(read.files) < read.of
+
+
+def test_where_delta_rs_is_slow_or_refuses_more_files_are_read(lake):
+    """Long lists are chosen by exactly; long chains are cut, and what its parser refuses reads all files."""
+    table = tables.open_table(lake, "events")
+
+    def read(condition):
+        return len(needed("events", table, condition).files)
+
+    assert read(among("offset", range(1_000, 6_000))) == 0
+    assert read(among("offset", [1, *range(1_000, 6_000)])) <= 3
+    assert read(every([*(between("count", -10_000 - n) for n in range(500)), between("offset", None, 20)])) == 18
+    with pytest.raises(DeltaError, match="Cannot convert to kernel expression: Like"):
+        table.file_uris(file_pruning_predicate="topic like 'zzz%'")
+    deep = between("offset", 1_000)
+    assert read(deep) == 0
+    for _ in range(60):
+        deep = every([some([deep, between("offset", None, -1)]), between("offset", 0)])
+    with pytest.raises(DeltaError, match="recursion limit exceeded"):
+        table.file_uris(file_pruning_predicate=deep)
+    assert read(deep) == 18
 
 
 def predicate(chance, depth=0):
@@ -142,7 +209,7 @@ def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     queries = [f"select * from events where {text}" for text in asked]
     with ThreadPoolExecutor(2) as side_by_side:
         conditions = [found["events"] for found in side_by_side.map(partial(_conditions, spark, views), queries)]
-    files = views["events"].files()
+    files = views["events"].needed(ANYTHING).files
     file_of = {
         offset: file
         for file in files
@@ -152,18 +219,16 @@ def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     }
     assert len(file_of) == 600
     rows = views["events"].rows(spark, files, ANYTHING)
-    filters = [as_column(condition) for condition in conditions]
-    from pyspark.sql import functions as f
-
-    truths = [f.expr(text).alias(f"p{number}") for number, text in enumerate(asked)]
-    passed = [each.alias(f"f{number}") for number, each in enumerate(filters)]
-    for found in rows.select("offset", *truths, *passed).collect():
+    truths = [f"({text}) p{number}" for number, text in enumerate(asked)]
+    passed = [f"({in_spark(condition)}) f{number}" for number, condition in enumerate(conditions)]
+    chosen = [{file.path for file in views["events"].needed(condition).files} for condition in conditions]
+    for found in rows.selectExpr("offset", *truths, *passed).collect():
         file = file_of[found["offset"]]
         for number, (text, condition) in enumerate(zip(asked, conditions, strict=True)):
             if found[f"p{number}"] is True:
-                assert may_hold(file, condition), (text, condition, found["offset"])
+                assert file.path in chosen[number], (text, condition, found["offset"])
                 assert found[f"f{number}"] is True, (text, condition, found["offset"])
-    skipped = sum(not may_hold(file, condition) for condition in conditions for file in files)
+    skipped = sum(len(files) - len(each) for each in chosen)
     assert skipped > len(files) * 5, "hardly anything is skipped"
 
 
@@ -237,17 +302,32 @@ def test_when_the_clock_has_moved_too_far_between_the_plannings_all_files_are_re
     """If the machine slept or a day ended in between, all files are read: slow rather than wrong."""
     query = "select count(*) from events where time > now() - interval 1 hour"
     assert [len(reading.files) for reading in ask(spark, lake, query).readings] == [0]
-    plans = iter([{"events": Within("time_us", START_US + 9 * DAY_US)}, {"events": Within("time_us", START_US)}])
+    plans = iter([{"events": between("time_us", START_US + 9 * DAY_US)}, {"events": between("time_us", START_US)}])
     monkeypatch.setattr(sql, "_conditions", lambda *_: next(plans))
     assert [len(reading.files) for reading in ask(spark, lake, query).readings] == [18]
 
 
-def test_a_day_without_statistics_is_known_by_its_folder():
-    """A file of another writer can lack statistics; then its partition's day bounds its times."""
-    bare = tables.File("x", {"day": "2026-06-02", "protocol": "nt4"}, 5, 100, {}, {}, {})
-    assert extent(bare, "time_us") == (START_US + DAY_US, START_US + 2 * DAY_US - 1)
-    assert not may_hold(bare, Within("time_us", None, START_US))
-    assert may_hold(bare, Within("offset", 1, 1))
+def test_a_file_of_another_writer_without_statistics_is_read(spark, tmp_path):
+    """What is not known of a file can be anything, except what the names of its folders say."""
+    make_lake(tmp_path, 60, commits=1)
+    table = tables.open_table(tmp_path, "events")
+    old = {file.path for file in table.data_files()}
+    [source] = [table.folder / each.path for each in table.data_files() if each.partition == FOLDER]
+    bare = "day=2026-06-02/protocol=nt4/part-00000-0.c000.zstd.parquet"
+    (table.folder / bare).write_bytes(source.read_bytes())
+    add = AddAction(bare, source.stat().st_size, FOLDER, 0, True, '{"numRecords":1}')
+    table.create_write_transaction([add], "append", table.schema(), ["day", "protocol"])
+
+    def read(where):
+        answer = ask(spark, tmp_path, f"select count(*) from events where {where}")
+        assert answer.rows.collect()[0][0] >= 0
+        return bare in {file.path for file in answer.readings[0].files}
+
+    assert bare not in old
+    assert read("offset = 7000")
+    assert read("topic = 'zzz'")
+    assert read("time > timestamp'2026-06-03 00:00:00'")
+    assert not read("protocol = 'wamp'")
 
 
 def test_long_names_are_found_though_statistics_cut_them(spark, tmp_path):
