@@ -510,7 +510,8 @@ def _new(table: LakeTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
 def _widened(table: LakeTable) -> list[pa.Field]:
     """Return the columns of a table of an earlier version whose type has more fields now."""
     found = {field.name: str(field.type) for field in table.columns()}
-    return [each for each in table.shape.columns if _BEFORE.get((table.folder.name, each.name)) == found[each.name]]
+    old = {name: kind for (of, name), kind in _BEFORE.items() if of == table.folder.name}
+    return [each for each in table.shape.columns if str(each.type) != found[each.name] == old.get(each.name)]
 
 
 def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] = ()) -> LakeTable:
