@@ -129,13 +129,13 @@ class Sessions(TurnJob):
     def __init__(self, lake: Where) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
-        self._table = tables.create_beside(self._events(), "sessions")
+        self._table = tables.create_next_to(self._events(), "sessions")
 
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
         events = self._events()
-        self._table = tables.create_beside(events, "sessions")
+        self._table = tables.create_next_to(events, "sessions")
         rows = total = 0
         for origin in events.sources.origins:
             until = events.position(events.app(tables.INGEST, origin.log_id)) or 0

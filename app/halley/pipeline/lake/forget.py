@@ -41,7 +41,7 @@ from halley.pipeline.lake.tables import (
     LakeTable,
     OnProgress,
     check_files,
-    create_beside,
+    create_next_to,
     open_all,
     sources_of,
     translate_read_errors,
@@ -167,7 +167,7 @@ def _left(table: LakeTable, file: File, erasure: Erasure) -> Iterator[pa.RecordB
 
 def _account(events: LakeTable, log_id: str, offsets: list[int]) -> None:
     """Put offsets of a log into `rejected`, except those that a killed erasure has put there."""
-    rejected = create_beside(events, "rejected")
+    rejected = create_next_to(events, "rejected")
     own = rejected.files_of(log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
     with translate_read_errors(rejected.folder, own):

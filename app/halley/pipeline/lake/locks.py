@@ -95,8 +95,8 @@ def _take(path: Path, mode: int, deadline: float) -> int:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL_S)
+        os.ftruncate(number, 0)  # of a shared lock nobody is named
         if mode == fcntl.LOCK_EX:
-            os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
     except BaseException:
         os.close(number)

@@ -1,7 +1,7 @@
 """The tables of the lake: their columns, their folders, and how a table is opened.
 
-Its property `halley.log_id` names the log that it was made from; `sources.py` says how rows of other logs are told from
-those of this one. A table that cannot be opened is refused with a sentence that says why.
+A table's property `halley.log_id` names the log that it was made from; `sources.py` says how rows of other logs differ
+from those of this one. A table that cannot be opened is refused with a sentence that says why.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def create(
     return _until_done(prepare, path(lake, name))
 
 
-def create_beside(events: LakeTable, name: str) -> LakeTable:
+def create_next_to(events: LakeTable, name: str) -> LakeTable:
     """Open a table of the same lake, which is made if it does not exist. Raises `JobRejected`."""
     lake = events.folder.parent
     return _until_done(lambda: _prepared(lake, name, events.sources, pa.schema([])), path(lake, name))
