@@ -29,6 +29,7 @@ from halley.client import Client
 from halley.history import checksummed_json
 from halley.history.stored import COLUMNS, Stored
 from halley.pipeline.errors import JobRejected
+from halley.pipeline.jobs.alerts import Alerts
 from halley.pipeline.jobs.ingest import Ingest
 from halley.pipeline.jobs.rollup import Rollup
 from halley.pipeline.jobs.sessions import Sessions
@@ -161,7 +162,7 @@ async def test_logs_come_at_once_also_from_a_server(tmp_path, lake, ingest):
 
 def test_two_sources_that_join_at_once_are_both_there(tmp_path):
     """Each of two processes that add a log to a lake at the same time succeeds, whichever is faster."""
-    for number in range(5):
+    for number in range(20):
         place, barrier = tmp_path / str(number), threading.Barrier(4)
 
         def join(name, place=place, barrier=barrier):
@@ -223,6 +224,26 @@ def test_rollups_are_those_of_each_log(spark, tmp_path, lake, ingest):
             total[window] += each["events"]
     query = "select window, sum(events) from rollups group by window"
     assert dict(map(tuple, ask(spark, lake, query).rows.collect())) == total
+
+
+def test_alerts_learn_from_each_log_by_itself(spark, tmp_path, lake):
+    """Each has a checkpoint of its own, and goes on there; what is found has the name of the source."""
+    for name in ("west", "east"):
+        clock = [1_780_272_000.0]
+        with OpenLog(tmp_path / name, clock=lambda clock=clock: clock[0]) as log:
+            for count in [20] * 14 + [200 if name == "east" else 20] + [20] * 2:
+                log.append(*range(count), topic="news")
+                clock[0] += 10
+            log.write(0, topic="news")
+        options = replace(OPTIONS, source=name, batch_rows=1_000)
+        for _ in range(2):
+            list(Alerts(spark, {"path": str(tmp_path / name)}, lake, options).once())
+    found = by_log(lake, "alerts")
+    east = log_of(tmp_path / "east")
+    assert {key: [row["kind"] for row in rows] for key, rows in found.items()} == {
+        ("east", east): ["spike", "recovered"]
+    }
+    assert {each.name for each in (lake / "checkpoints").iterdir()} == {"alerts", f"alerts-{east}"}
 
 
 def test_sessions_are_those_of_each_server(lake):
@@ -361,10 +382,12 @@ def test_a_lake_of_one_log_takes_another(old, tmp_path, lake, ingest, spark):
     first, east = log_of(old), write(tmp_path / "east", 50)
     with pytest.raises(JobRejected, match="already, without a name: give no --source"):
         ingest(old, "home", lift=PRICE)
+    running = Ingest(spark, {"path": str(old)}, lake, OPTIONS, lift=PRICE)
+    running.step()
     ingest(tmp_path / "east", "east", lift=PRICE)
     with OpenLog(old) as log:
         log.write({"price": 7.5}, {"price": "none"}, topic="prices/abc")
-    ingest(old, lift=PRICE)
+    running.step()
     options = replace(OPTIONS, batch_rows=1_000)
     for path, source in ((old, ""), (tmp_path / "east", "east")):
         list(Rollup(spark, {"path": str(path)}, lake, replace(options, source=source), lift=PRICE).once())

@@ -53,6 +53,11 @@ class Sources(NamedTuple):
         return self.logs == {"": (self.first,)}
 
     @property
+    def labels(self) -> list[pa.Field]:
+        """The columns that tables need to tell the rows of these logs apart: `LABELS`, or none."""
+        return [] if self.is_plain else [*LABELS]
+
+    @property
     def origins(self) -> list[Origin]:
         """All logs, those of a source in the order in which they came."""
         return [Origin(source, log_id) for source, ids in self.logs.items() for log_id in ids]

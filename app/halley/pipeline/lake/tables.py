@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, QueryBuilder, Schema
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyarrow import fs
 from pyarrow.dataset import Dataset, FileSystemDataset
@@ -430,7 +430,7 @@ def _prepared(lake: Where, name: str, sources: Sources, lifted: pa.Schema) -> La
         table = _make(lake, name, sources, lifted)
         if table.log_id != sources.first:
             raise CommitFailedError
-    wanted = [*lifted, *(() if sources.is_plain else LABELS)]
+    wanted = [*lifted, *sources.labels]
     new = [*_widened(table), *_new(table, wanted)]
     if new:
         with _changing(table):
@@ -518,13 +518,12 @@ def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] =
     """Make a table, or open that of another process that was faster. Raises `JobRejected`."""
     shape = TABLES[name]
     folder = path(lake, name)
-    labels = () if sources.is_plain else LABELS
     try:
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
         LakeTable.create(
             str(folder),
-            Schema.from_arrow(pa.schema([*shape.columns, *lifted, *labels])),
+            Schema.from_arrow(pa.schema([*shape.columns, *lifted, *sources.labels])),
             mode="error",
             partition_by=list(shape.partition_by),
             configuration={
@@ -535,6 +534,7 @@ def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] =
                 "delta.logRetentionDuration": "interval 1 days",  # there may be one commit each second
             },
             raise_if_key_not_exists=False,  # Halley's own
+            commit_properties=CommitProperties(max_commit_retries=0),  # else two at once make the table twice
         )
         return LakeTable(str(folder))
     except (DeltaError, OSError) as error:
