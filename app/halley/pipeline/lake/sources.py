@@ -54,7 +54,7 @@ class Sources(NamedTuple):
 
     @property
     def labels(self) -> list[pa.Field]:
-        """The columns that tables need to tell the rows of these logs apart: `LABELS`, or none."""
+        """The columns by which rows of these logs differ: `LABELS`, or none where there is only one without a name."""
         return [] if self.is_plain else [*LABELS]
 
     @property
