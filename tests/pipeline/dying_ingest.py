@@ -1,10 +1,10 @@
 """An ingest that is killed with SIGKILL, with all processes that it started, at a named place of its n-th batch.
 
-    python dying_ingest.py DATA LAKE PLACE N
+    python dying_ingest.py DATA LAKE PLACE N SOURCE
 
 PLACE is `writing` (workers have begun to write files), `moving` (the files are in the table's folder, but not
 committed), `rejected` (the faults are committed, the events are not), or `committed` (the events are, but the log does
-not know it yet). Without PLACE it ingests until it is killed from outside.
+not know it yet). Without PLACE it ingests until it is killed from outside. SOURCE is the log's name in the lake.
 """
 
 import os
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from halley.pipeline import session
@@ -61,9 +62,10 @@ def arm(place, lake, job):
         type(job._log).commit = dying_before(type(job._log).commit, lambda *_: True)
 
 
-def main(data, lake, place="", n="0"):
-    spark = session.start(OPTIONS)
-    job = Ingest(spark, {"path": data}, Path(lake), OPTIONS, accept_gap=True)
+def main(data, lake, place="", n="0", source=""):
+    options = replace(OPTIONS, source=source)
+    spark = session.start(options)
+    job = Ingest(spark, {"path": data}, Path(lake), options, accept_gap=True)
     print("ready", flush=True)
     if place:
         for _ in range(int(n) - 1):

@@ -1,13 +1,15 @@
 """A job on a lake in a store, as a process that tests run beside others and kill.
 
-    python store_job.py ingest|compact|vacuum|forget LAKE [DATA]
+    python store_job.py ingest|compact|vacuum|forget LAKE [DATA [SOURCE]]
 
-`ingest` reads the folder DATA, and does without Spark: what its workers would do is done here, one range after another.
-Its lifted column takes no value of the tests' log, so that `mismatches` counts each of its events.
+`ingest` reads the folder DATA, whose log may have a name, and does without Spark: what its workers would do is done
+here, one range after another. Its lifted column takes no value of the tests' log, so that `mismatches` counts each of
+its events.
 `forget` erases `/gone/**`. The exit code is 2 after a refusal, which is written to the standard output.
 """
 
 import sys
+from dataclasses import replace
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
@@ -45,8 +47,8 @@ class Here:
         return [self._function(item) for item in self._items]
 
 
-def ingest(lake, data):
-    for progress in Ingest(Here(), {"path": data}, lake, OPTIONS, lift=LIFTS).once():
+def ingest(lake, data, source=""):
+    for progress in Ingest(Here(), {"path": data}, lake, replace(OPTIONS, source=source), lift=LIFTS).once():
         print(progress.next, flush=True)
 
 

@@ -13,6 +13,7 @@ from halley.cli import main
 from halley.configuration import load
 from halley.pipeline.jobs.run import consumer
 from halley.pipeline.lake.dictionary import DICTIONARY
+from halley.pipeline.lake.sources import LABELS
 from halley.pipeline.lake.tables import TABLES
 from halley.pipeline.source.columns import Lifting, lifts_of
 
@@ -65,9 +66,9 @@ def test_every_table_of_the_lake_is_there():
 
 
 def test_every_column_has_a_meaning():
-    """The data dictionary has exactly the tables and their stored columns."""
+    """The data dictionary has exactly the tables and their stored columns, with those of a lake of several logs."""
     assert {name: [*entry.columns] for name, entry in DICTIONARY.items()} == {
-        name: shape.columns.names for name, shape in TABLES.items()
+        name: [*shape.columns.names, *LABELS.names] for name, shape in TABLES.items()
     }
 
 

@@ -167,7 +167,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
     """A lost file is reported by its name, with the verb that checks all others."""
     lake = place / "halley-data" / "lake"
     table = ingested(lake, [stored(1)], [stored(2)])
-    with locks.batch(lake), locks.rewrite(lake), locks.files(lake, alone=True):
+    with locks.batch(lake, alone=True), locks.rewrite(lake), locks.files(lake, alone=True):
         pass  # creates the lock files, so that they do not count as a change
     with staged(lake):
         pass

@@ -173,6 +173,31 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     assert numbers == sorted(set(numbers))
 
 
+def test_ingests_of_several_sources_go_on_together(lake, data, tmp_path):
+    """Three logs are brought in at once, into a lake that is not there yet, while files are compacted and deleted."""
+    folders = {name: tmp_path / name for name in ("west", "east")}
+    for name, folder in folders.items():
+        with OpenLog(folder) as log:
+            log.write(*({"n": number} for number in range(700)), topic=name)
+    jobs = [job_of("ingest", lake, folder, name) for name, folder in {**folders, "south": data}.items()]
+    assert jobs[0].stdout.readline() == "201\n"
+    others = [job_of("compact", lake), job_of("vacuum", lake)]
+    for job in jobs:
+        code, said = outcome(job)
+        assert code == 0, said
+    for job in others:
+        outcome(job)
+    check(lake)
+    events = tables.open_table(lake, "events")
+    counts = {each.source: sum(file.rows for file in events.files_of(each.log_id)) for each in events.sources.origins}
+    assert counts == {"west": 700, "east": 700, "south": EVENTS}
+    made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps", "mismatches")]
+    before = events.position("ingest/owner/east")
+    claim(made, "west")
+    events.refresh()
+    assert events.position("ingest/owner/east") == before, "an ingest of one source does not end those of others"
+
+
 @pytest.mark.nightly
 def test_all_at_once_and_killed(lake, data):
     """Two ingests, two compactions, a vacuum and an erasure at once, killed again and again: every offset once."""

@@ -86,6 +86,7 @@ _FROM = click.option(
     "--from", "from_us", type=_moment, metavar="TIME", help="Only what is at or after this time (RFC 3339)."
 )
 _TO = click.option("--to", "to_us", type=_moment, metavar="TIME", help="Only what is before this time.")
+_SOURCE = click.option("--source", metavar="NAME", help="Only events of this source. [default: the lake's only one]")
 _FORMAT = click.option(
     "--format",
     "form",
@@ -137,8 +138,11 @@ def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path 
 @_FROM
 @_TO
 @click.option("--limit", type=click.IntRange(1), help="The maximum number of events. [default: all]")
+@_SOURCE
 @lake_options
-def history(*, name: str, from_us: int | None, to_us: int | None, limit: int | None, place: Place) -> None:
+def history(
+    *, name: str, from_us: int | None, to_us: int | None, limit: int | None, source: str | None, place: Place
+) -> None:
     """Print the events of a channel, a pattern or a NAME, one JSON object a line, oldest first.
 
     A NAME such as com.shop.order is a URI of WAMP, of the first realm; one that begins with a slash and is not a
@@ -151,7 +155,7 @@ def history(*, name: str, from_us: int | None, to_us: int | None, limit: int | N
 
     selection = Selection(pattern_of_name(name, _NO_BOUNDS), from_us, to_us)
 
-    events = islice(chain.from_iterable(lines(place.lake, selection)), limit)
+    events = islice(chain.from_iterable(lines(place.lake, selection, source)), limit)
     _print(f"{line.translate(CONTROLS)}\n" for line in events)
 
 
@@ -165,6 +169,7 @@ def history(*, name: str, from_us: int | None, to_us: int | None, limit: int | N
 @click.option("--prefix", default="/replay", show_default=True,
               help="Publish below this channel: /replay, or one below it.")  # fmt: skip
 @click.option("--restart", is_flag=True, help="Begin again from the start instead of resuming.")
+@_SOURCE
 @lake_options
 @server_options
 def replay(  # noqa: PLR0913 - one for each option
@@ -175,6 +180,7 @@ def replay(  # noqa: PLR0913 - one for each option
     speed: float,
     prefix: str,
     restart: bool,
+    source: str | None,
     server: str,
     token: str | None,
     place: Place,
@@ -194,7 +200,7 @@ def replay(  # noqa: PLR0913 - one for each option
         to_topic(prefix, _NO_BOUNDS)
     except InvalidName:
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
-    plan = Plan(Selection(pattern_of_name(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
+    plan = Plan(Selection(pattern_of_name(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server, source)
     client = client_of(Client, server, token)
     return run(_replay(client, place.lake, plan, is_new=restart))
 
@@ -221,9 +227,10 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 @lake_group.command()
 @click.argument("name", required=False)
 @click.option("--publisher", metavar="AUTHID", help="Instead of a name: an authid's events, and those about it.")
+@click.option("--source", metavar="NAME", help="Only what is from the log of this source. [default: from all logs]")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @lake_options
-def forget(*, name: str | None, publisher: str | None, yes: bool, place: Place) -> None:
+def forget(*, name: str | None, publisher: str | None, source: str | None, yes: bool, place: Place) -> None:
     """Erase the rows of a channel, a pattern or a NAME permanently, from every table and from the disk.
 
     A NAME is one in WAMP or NetworkTables, as for `halley lake history`; the whole topic is erased.
@@ -236,7 +243,8 @@ def forget(*, name: str | None, publisher: str | None, yes: bool, place: Place) 
     erasure = erasure_of(named(name, publisher, is_sure=yes), place.settings, pattern_of_name)
 
     with lake_bar("erasing", place.lake, writes=True) as bar:
-        erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
+        show = partial(bar.show, note="files")
+        erased_rows = erasing.forget(place.lake, erasure, show, source=source)
     for table, rows in erased_rows.items():
         if rows:
             say(f"{table}: {rows:,} rows")

@@ -85,6 +85,14 @@ _FROM = click.option(
     help="Read this server's log, not a data folder; the right `export` is needed. Of several URLs, separated by "
     "commas, as of a cluster's keepers, the next one is read where one does not answer.",
 )
+_JOB: SettingFlags = {
+    **_SPARK,
+    "pipeline.source": (
+        "--source",
+        "The log's name in a lake with the logs of several servers: up to 32 letters, digits, _ and -.",
+        {"metavar": "NAME"},
+    ),
+}
 _CONF = click.option(
     "--conf",
     "confs",
@@ -107,6 +115,25 @@ def spark_options(verb: Work) -> Verb:
 def pipeline_options(verb: Work) -> Verb:
     """Add the options of a verb that uses the lake, Spark and the log; otherwise like `lake_options`."""
     return config_option(setting_options(_SPARK)(_FROM(token_option(_CONF(_with_place(verb, reads_log=True))))))
+
+
+def job_options(verb: Work) -> Verb:
+    """Add the options of a verb that brings a log into the lake; otherwise like `pipeline_options`."""
+    options = _ACCEPT_GAP(_ACCEPT_NEW_LOG(_FROM(token_option(_CONF(_with_place(verb, reads_log=True))))))
+    return _ONCE(config_option(setting_options(_JOB)(options)))
+
+
+_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all that the log has now is processed.")
+_ACCEPT_GAP = click.option(
+    "--accept-gap",
+    is_flag=True,
+    help="Continue although offsets are missing: lost, damaged, or deleted before they were read.",
+)
+_ACCEPT_NEW_LOG = click.option(
+    "--accept-new-log",
+    is_flag=True,
+    help="Continue although it is another log than before: that one is lost, and its rows are kept.",
+)
 
 
 def _with_place(verb: Work, *, reads_log: bool = False) -> Verb:
@@ -174,12 +201,6 @@ def pipeline_group() -> None:
     """
 
 
-_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all that the log has now is processed.")
-_ACCEPT_GAP = click.option(
-    "--accept-gap",
-    is_flag=True,
-    help="Continue although offsets are missing: lost, damaged, or deleted before they were read.",
-)
 _SERVER = click.option(
     "--server",
     envvar="HALLEY_SERVER",
@@ -242,23 +263,19 @@ def init_project(
 
 
 @pipeline_group.command()
-@_ONCE
-@_ACCEPT_GAP
-@pipeline_options
-def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> int:
+@job_options
+def ingest(*, is_once: bool, accept_gap: bool, accept_new_log: bool, place: Place) -> int:
     """Copy every event of the log into the lake, each exactly once."""
-    return _run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap)
+    return _run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap, accept_new_log=accept_new_log)
 
 
 def _publishing(name: str, names: list[str], text: str) -> None:
-    @_ONCE
-    @_ACCEPT_GAP
     @_SERVER
     @_NO_PUBLISH
-    @pipeline_options
-    def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> int:
+    @job_options
+    def verb(*, server: str | None, no_publish: bool, place: Place, **how: bool) -> int:
         url = None if no_publish else server or place.log.get("url") or DEFAULT_SERVER
-        return _run(place, names, is_once=is_once, accept_gap=accept_gap, server=url)
+        return _run(place, names, server=url, **how)
 
     verb.__doc__ = text
     pipeline_group.command(name)(verb)
@@ -289,7 +306,13 @@ def sessions(*, is_once: bool, place: Place) -> int:
 
 
 def _run(
-    place: Place, names: Sequence[str], *, is_once: bool, accept_gap: bool = False, server: str | None = None
+    place: Place,
+    names: Sequence[str],
+    *,
+    is_once: bool,
+    accept_gap: bool = False,
+    accept_new_log: bool = False,
+    server: str | None = None,
 ) -> int:
     """Run jobs until they are done (`is_once`), a signal ends them, or one fails; returns the exit code.
 
@@ -300,7 +323,7 @@ def _run(
     from halley.pipeline.jobs.run import run as run_jobs
 
     options = place.settings.pipeline
-    log = _checked(place, names)
+    log = _checked(place, names, accept_new_log=accept_new_log)
     head = None if log is None else lambda: log.head().next
     with ExitStack() as stack:
         publisher = None
@@ -309,7 +332,8 @@ def _run(
             stack.callback(publisher.close)
         spark = session.start(options, "halley " + " ".join(names), configuration=place.spark)
         stack.callback(spark.stop)
-        jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}
+        make = partial(_job, accept_gap=accept_gap, accept_new_log=accept_new_log, publisher=publisher)
+        jobs = {name: make(name, spark, place) for name in names}
         line = StatusLine()
         stack.callback(line.finish)
         ended_by = run_jobs(
@@ -323,12 +347,13 @@ def _run(
     return INTERRUPTED if ended_by == signal.SIGINT else DONE
 
 
-def _checked(place: Place, names: Sequence[str]) -> Log | None:
+def _checked(place: Place, names: Sequence[str], *, accept_new_log: bool) -> Log | None:
     """Check that the log and the lake can be used, before Spark starts and anything is written.
 
     Returns the log; None for jobs that need only the lake. Raises `JobRejected`.
     """
     from halley.pipeline.lake import tables
+    from halley.pipeline.lake.sources import Origin
     from halley.pipeline.source import open_log
     from halley.pipeline.source.columns import Lifting, lifts_of
 
@@ -342,16 +367,25 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
         tables.open_all(place.lake)
         return None
     log = open_log(place.log)
-    lifted = tables.lifted_columns(Lifting(lifts_of(place.settings)).columns) if "ingest" in names else ()
+    lifted = tables.lifted_columns(Lifting(lifts_of(place.settings)).columns if "ingest" in names else {})
     try:
         log_id = log.head().log_id
     except JobFailed as error:
         raise JobRejected(str(error)) from error  # nothing was begun
-    tables.open_all(place.lake, log_id, lifted)
+    origin = Origin(place.settings.pipeline.source, log_id)
+    tables.check(place.lake, origin, lifted, accepts_new_log=accept_new_log)
     return log
 
 
-def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publisher: Publisher | None) -> Job:
+def _job(
+    name: str,
+    spark: SparkSession,
+    place: Place,
+    *,
+    accept_gap: bool,
+    accept_new_log: bool,
+    publisher: Publisher | None,
+) -> Job:
     from halley.pipeline.jobs.alerts import Alerts
     from halley.pipeline.jobs.ingest import Ingest
     from halley.pipeline.jobs.rollup import Rollup
@@ -362,7 +396,16 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
         return Sessions(place.lake)
     jobs: dict[str, type[LogJob]] = {"ingest": Ingest, "rollup": Rollup, "alerts": Alerts}
     options, lift = place.settings.pipeline, lifts_of(place.settings)
-    return jobs[name](spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
+    return jobs[name](
+        spark,
+        place.log,
+        place.lake,
+        options,
+        lift=lift,
+        accept_gap=accept_gap,
+        accept_new_log=accept_new_log,
+        publisher=publisher,
+    )
 
 
 # Upkeep of the lake

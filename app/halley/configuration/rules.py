@@ -47,11 +47,13 @@ _NODE = re.compile(r"[A-Za-z0-9-]{1,63}")
 """As long as the name of a pod or a host may be (RFC 1123, 2.1)."""
 
 _SPACE = re.compile(r"[A-Za-z0-9-]{1,32}")
+_SOURCE = re.compile(r"[A-Za-z0-9_-]{1,32}")  # longer texts are cut in the statistics of a lake's files
 _HOST_AND_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _ANY_ADDRESS = ("0.0.0.0", "[::]", "[::0]")  # noqa: S104 - it is refused
 _MOST_COLUMNS = 100
 _DAY_S = 86_400.0
 _ROLE_NEED = "expected up to 64 letters, digits and _.:-"
+_SOURCE_NEED = "up to 32 letters, digits, _ and -"
 _RESERVED = " and ".join(RESERVED_ROLES)
 _ALGORITHMS = ("RS256", "ES256", "HS256")
 _ID_CHARS = 255
@@ -353,6 +355,7 @@ def _pipeline(settings: Settings) -> Broken:
     else:
         if not is_long:  # the files of a running commit look like those of one that has failed
             yield "pipeline.vacuum_age", "expected at least 1d"
+    yield from _unlike("pipeline.source", filter(None, [settings.pipeline.source]), _SOURCE, _SOURCE_NEED)
 
 
 def _cluster(settings: Settings) -> Broken:

@@ -52,6 +52,7 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
             key.removesuffix(".enabled")
             .removesuffix(".urls")
             .removeprefix("cluster.")
+            .removeprefix("pipeline.")
             .replace(".", "-")
             .replace("_", "-")
         )

@@ -128,6 +128,7 @@ class Pipeline:
         why="the folder of the Delta tables, which all nodes must share, or s3://BUCKET/PATH; empty: lake in the data "
         "folder",
     )
+    source: str = knob("", why="the name of the log in a lake with the logs of several servers; empty: it has none")
     master: str = knob(
         "local[*]", why="where Spark runs; local[*]: on this machine's cores; or spark://, k8s:// or yarn"
     )

@@ -1,8 +1,9 @@
 """Alerts: channels that are much busier than usual, steady channels that are silent, and their recovery.
 
 The job is a Structured Streaming query, since it keeps a state of each channel: Spark stores the states together with
-its position, in a checkpoint below the lake (`checkpoints/alerts`), and restores both after a crash. For a lake in a
-store that is in a folder of this machine (`state_folder`). The batch that was in progress is then repeated with the
+its position, in a checkpoint below the lake (`checkpoints/alerts`, or `checkpoints/alerts-LOG_ID` of a log that joined
+the lake later), and restores both after a crash. For a lake in a store that is in a folder of this machine
+(`state_folder`). The batch that was in progress is then repeated with the
 same outcome: alerts carry idempotency keys, and the table records the batch under the query's id, which is different
 for a new checkpoint.
 
@@ -36,6 +37,7 @@ from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.place import state_folder
+from halley.pipeline.lake.sources import Origin, labelled
 from halley.pipeline.source import open_log
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -82,10 +84,11 @@ class Alerts(LogJob):
         """Create the table `alerts` if there is none."""
         self.left_out = self.unknown = 0
         self._log = open_log(self.log_options)
-        self._checkpoint = state_folder(self.lake) / "checkpoints" / "alerts"
         head = self._log.head()
         self._log_id = head.log_id
-        self._table = tables.create(self.lake, "alerts", head.log_id)
+        self._table = self.table("alerts", head.log_id)
+        own = self._table.app("alerts", head.log_id).replace("/", "-")
+        self._checkpoint = state_folder(self.lake) / "checkpoints" / own
         batch_rows = self.options.batch_rows
         self._source_options = self.source_options(
             max_rows=str(batch_rows),
@@ -165,7 +168,8 @@ class Alerts(LogJob):
         before = self._table.position(app)
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
-            commit_rows(self._table, rows, Step(app, before, batch))
+            labels = self._table.labels(Origin(self.options.source, self._log_id))
+            commit_rows(self._table, labelled(rows, labels), Step(app, before, batch))
         if self.publisher is not None:
             shared = [each for each in alerts if not each["topic"].startswith(SPACE)]  # see `rollup.py`
             news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
@@ -184,6 +188,7 @@ class Alerts(LogJob):
             "time": to_text(alert["at_us"]),
             "rate": alert["rate"],
             "usual": alert["usual"],
+            **({"source": self.options.source} if self.options.source else {}),
         }
         key = key_of("alert", alert["kind"], alert["at_us"], f"{self._log_id} {alert['topic']}")
         return Keyed(f"/alerts{channel}", data, key)

@@ -41,9 +41,10 @@ from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
-from halley.pipeline.lake.commit import OWNER, VACUUM, Conflict, Step, Unsure, claim, commit_files, unchanged
+from halley.pipeline.lake.commit import VACUUM, Conflict, Step, Unsure, claim, commit_files, owner, unchanged
 from halley.pipeline.lake.files import Written, add_of, staged, write_files, write_in_order
 from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
+from halley.pipeline.lake.sources import Origin, labelled
 from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.portions import read
 from halley.pipeline.source import open_log
@@ -59,7 +60,7 @@ _RANGES = ("purged", "damaged", *_LOST)
 
 
 class Ingest(LogJob, TurnJob):
-    """The job `ingest` of one log and one lake."""
+    """The job `ingest` of one log and one lake, which may have other logs."""
 
     def __post_init__(self) -> None:
         """Prepare the job; nothing is read or written yet."""
@@ -71,17 +72,19 @@ class Ingest(LogJob, TurnJob):
         self._lifted = tables.lifted_columns(self._types)
         self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable, LakeTable] | None = None
+        self._log_id = ""
+        self._labels: Mapping[str, str | None] = {}
         self._number = 0  # of this ingest among those into a lake in a store
         self._mismatches: Counter[tuple[str, str]] = Counter()
 
     def once(self) -> Iterator[Progress]:
-        """Do all that the log has now, as the lake's only ingest."""
-        with locks.ingest(self.lake):
+        """Do all that the log has now, as the only ingest of its source."""
+        with locks.ingest(self.lake, self.options.source):
             yield from super().once()
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set, as the lake's only ingest, and compact small files meanwhile."""
-        with locks.ingest(self.lake), self._compaction.running():
+        """Work until `stop` is set, as the only ingest of its source, and compact small files meanwhile."""
+        with locks.ingest(self.lake, self.options.source), self._compaction.running():
             yield from super().live(stop)
 
     def counters(self) -> dict[str, int]:
@@ -107,7 +110,7 @@ class Ingest(LogJob, TurnJob):
 
     def _range(self, head: Head) -> tuple[int, int]:
         """Return the next batch, [first, until): from the end of the events, up to the end of a batch already begun."""
-        at, *begun = [table.position(INGEST) for table in self._opened(head.log_id)]
+        at, *begun = [table.position(table.app(INGEST, head.log_id)) for table in self._opened(head.log_id)]
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
@@ -121,15 +124,17 @@ class Ingest(LogJob, TurnJob):
 
     def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable, LakeTable]:
         """Return the tables events, rejected, gaps and mismatches, brought up to date."""
-        if self._tables is None or self._tables[0].log_id != log_id:
+        if self._tables is None or self._log_id != log_id:
             self._tables = (
-                tables.create(self.lake, "events", log_id, self._lifted),
-                tables.create(self.lake, "rejected", log_id),
-                tables.create(self.lake, "gaps", log_id),
-                tables.create(self.lake, "mismatches", log_id),
+                self.table("events", log_id, self._lifted),
+                self.table("rejected", log_id),
+                self.table("gaps", log_id),
+                self.table("mismatches", log_id),
             )
+            self._log_id = log_id
+            self._labels = self._tables[0].labels(Origin(self.options.source, log_id))
             if isinstance(self.lake, StorePath):
-                self._number = claim(self._tables)
+                self._number = claim(self._tables, self.options.source)
         for table in self._tables:
             table.refresh()
         return self._tables
@@ -150,18 +155,29 @@ class Ingest(LogJob, TurnJob):
             reasons = {kind_of(each.path) for each in written}.difference(_RANGES, [EVENT])
             unfit = chain(ranges.filter(pc.invert(is_lost)).to_batches(), _rejected(written, reasons))
             counts = self._as_rows(refused, {"first": first, "last": until - 1, "found_us": now_us})
-            _commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, of_gaps)
-            _commit_rest(rejected, folder, unfit, first, of_rejected)
-            _commit_rest(mismatches, folder, counts, first, of_mismatches)
+            self._commit_rest(gaps, folder, lost.select(gaps.shape.columns.names).to_batches(), first, of_gaps)
+            self._commit_rest(rejected, folder, unfit, first, of_rejected)
+            self._commit_rest(mismatches, folder, counts, first, of_mismatches)
             commit_files(events, [each.add or each.path for each in written if kind_of(each.path) == EVENT], *of_events)
             self._mismatches += refused
 
     def _steps(self, table: LakeTable, until: int) -> list[Step]:
         """Return the step of a table to the end of a batch that is begun now; in a store, also its conditions."""
-        step = Step(INGEST, table.position(INGEST), until)
+        app = table.app(INGEST, self._log_id)
+        step = Step(app, table.position(app), until)
         if isinstance(self.lake, Path):
             return [step]
-        return [Step(OWNER, self._number, self._number), unchanged(table, VACUUM), step]
+        return [Step(owner(self.options.source), self._number, self._number), unchanged(table, VACUUM), step]
+
+    def _commit_rest(
+        self, table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, steps: Sequence[Step]
+    ) -> None:
+        """Commit the rows that a table other than `events` gets of a batch, instead of those of a killed batch."""
+        left = [file for file in table.files_of(self._log_id) if file.least["first"] >= first]
+        named = (labelled(each, self._labels) for each in rows)
+        written = write_in_order(folder / table.folder.name, table.shape, named)
+        if written or left:
+            commit_files(table, written, *steps, removed=left)
 
     def _as_rows(self, refused: Counter[tuple[str, str]], known: Mapping[str, int]) -> list[pa.RecordBatch]:
         """Return what lifted columns could not take as rows of `mismatches`; `known` are the columns of each row."""
@@ -178,7 +194,7 @@ class Ingest(LogJob, TurnJob):
 
         All files are in `folder`, except those of events in a store.
         """
-        write = partial(write_range, self._source_options | self._log.options)
+        write = partial(write_range, self._source_options | self._log.options, self._labels)
         if isinstance(self.lake, Path):
             yield self._write(partial(write, folder.absolute()), first, until)
             return
@@ -242,16 +258,6 @@ def _faults(rows: pa.RecordBatch, reason: str, protocol: str | None) -> pa.Recor
         "row": pa.array(texts, pa.string()) if is_known else pa.nulls(rows.num_rows, pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns, schema=tables.TABLES["rejected"].columns)
-
-
-def _commit_rest(
-    table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, steps: Sequence[Step]
-) -> None:
-    """Commit the rows that a table other than `events` gets of a batch, instead of those of a killed batch."""
-    left = [file for file in table.data_files() if file.least["first"] >= first]
-    written = write_in_order(folder / table.folder.name, table.shape, rows)
-    if written or left:
-        commit_files(table, written, *steps, removed=left)
 
 
 _TABLES = ("events", "rollups", "mismatches")
@@ -327,14 +333,17 @@ class Part(NamedTuple):
     mismatches: Counter[tuple[str, str]]
 
 
-def write_range(options: Mapping[str, str], folder: Path, first: int, until: int) -> Part:
+def write_range(
+    options: Mapping[str, str], labels: Mapping[str, str | None], folder: Path, first: int, until: int
+) -> Part:
     """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
 
-    In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults. Raises
-    `JobRejected`, `JobFailed`, `OSError`.
+    In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults; `labels`
+    are the values of `lake.sources.LABELS` in all rows. Raises `JobRejected`, `JobFailed`, `OSError`.
     """
     table = Table(Options(options))
-    files = write_files(folder, map(_columns, table.batches(first, until)), ("kind", "day", "protocol"))
+    rows = (labelled(_columns(each), labels) for each in table.batches(first, until))
+    files = write_files(folder, rows, ("kind", "day", "protocol"))
     return Part(files, table.mismatches)
 
 

@@ -5,7 +5,7 @@ Windows that have become final are committed to the table `rollups`, then publis
 table records that they are published. What is published as final is always what the table says; after a crash in
 between it is published again, under the same keys.
 
-The table holds everything that is needed after a crash. Its app versions:
+The table holds everything that is needed after a crash. Its app versions, of each log (`lake/sources.py`):
 
     rollup            the offset at which to read again: the first event of any window that was open
     rollup/read       the offset up to which events were read; those below it are in their final windows, and not late
@@ -34,6 +34,7 @@ from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import EVENT_COLUMNS, KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.sources import Origin, labelled
 from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
 from halley.pipeline.source.log import caught_up
 from halley.pipeline.source.options import Options
@@ -93,9 +94,9 @@ class Rollup(LogJob, TurnJob):
         for name, value in _CONFIGURATION.items():
             self.spark.conf.set(name, value)
         head = self._log.head()
-        self._table = tables.create(self.lake, "rollups", head.log_id)
+        self._table = self.table("rollups", head.log_id)
         self._log_id = head.log_id
-        self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
+        self._versions = {app: self._table.position(self._app(app)) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
@@ -219,9 +220,13 @@ class Rollup(LogJob, TurnJob):
 
     def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
         table = pa.Table.from_pylist(rows, tables.TABLES["rollups"].columns)
-        steps = [Step(app, self._versions[app], version) for app, version in versions.items()]
-        commit_rows(self._table, table, *steps)
+        labels = self._table.labels(Origin(self.options.source, self._log_id))
+        steps = [Step(self._app(app), self._versions[app], version) for app, version in versions.items()]
+        commit_rows(self._table, labelled(table, labels), *steps)
         self._versions |= versions
+
+    def _app(self, name: str) -> str:
+        return self._table.app(name, self._log_id)
 
     # Publishing
 
@@ -235,8 +240,9 @@ class Rollup(LogJob, TurnJob):
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _day(max(0, published - DAY_US)))
-            with translate_read_errors(self._table.folder, self._table.data_files()):
-                finals = self._table.dataset().to_table(filter=wanted).to_pylist()
+            own = self._table.files_of(self._log_id)
+            with translate_read_errors(self._table.folder, own):
+                finals = self._table.dataset(own).to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
         self._step({_PUBLISHED: final}, [])
 
@@ -274,6 +280,7 @@ class Rollup(LogJob, TurnJob):
             "publishers": row["publishers"],
             "numbers": {name: _published(figures) for name, figures in row["numbers"]},
             "final": until is None,
+            **({"source": self.options.source} if self.options.source else {}),
         }
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from halley.pipeline.errors import JobFailed, PipelineError, cause_of
 from halley.pipeline.jobs.publishing import Publisher
 from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.tables import LakeTable, create
 from halley.settings import Pipeline
 
 CHANNEL = "/halley/pipeline"
@@ -277,6 +279,7 @@ class LogJob(Job):
     log_options  the source's options that say which log it is: path, or url with token or token_file
     lift         the columns to lift, as `source.columns.lifts_of(settings)` returns them
     accept_gap   go on although offsets are missing in the log for no known reason, or are in a damaged segment
+    accept_new_log   the log may replace another one of the same source, which is lost
     publisher    publishes what the job finds; None: it is written to the lake only
     """
 
@@ -286,11 +289,17 @@ class LogJob(Job):
     options: Pipeline
     lift: str = field(default="", kw_only=True)
     accept_gap: bool = field(default=False, kw_only=True)
+    accept_new_log: bool = field(default=False, kw_only=True)
     publisher: Publisher | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def __post_init__(self) -> None:
         """Prepare the job, from where the lake says."""
+
+    def table(self, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
+        """Open a table for the rows of the log, which is made if it does not exist. Raises `JobRejected`."""
+        source = self.options.source
+        return create(self.lake, name, log_id, lifted, source=source, accepts_new_log=self.accept_new_log)
 
     def source_options(self, **more: str) -> dict[str, str]:
         """Return the source's options for this job: those of the log, of the settings, and `more`."""

@@ -2,7 +2,7 @@
 
 The job reads the lake's events, not the log, in their order and without Spark. It resumes where its table says: the app
 version `sessions` is the offset from which it reads again, the opening of the oldest open session; `sessions/read` is
-the offset it has read up to.
+the offset it has read up to. It follows the sessions of each log by itself: a session is one of a server.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.sources import Origin, labelled
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
 from halley.pipeline.queries.events import EventReader, Selection
 
@@ -128,43 +129,48 @@ class Sessions(TurnJob):
     def __init__(self, lake: Where) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
-        self._table = tables.create(lake, "sessions", self._events().log_id)
+        self._table = tables.create_next_to(self._events(), "sessions")
 
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
-        self._table.refresh()
-        until = self._events().position(tables.INGEST) or 0
-        read = self._table.position(_READ) or 0
-        rows = 0
-        if until > read:
-            first = self._table.position(_AT) or 0
-            rows = self._follow(first, read, until)
-        return Progress(until, until, rows, time.monotonic() - began)
+        events = self._events()
+        self._table = tables.create_next_to(events, "sessions")
+        rows = total = 0
+        for origin in events.sources.origins:
+            until = events.position(events.app(tables.INGEST, origin.log_id)) or 0
+            read = self._position(_READ, origin) or 0
+            if until > read:
+                rows += self._follow(origin, self._position(_AT, origin) or 0, read, until)
+            total += until
+        return Progress(total, total, rows, time.monotonic() - began)
 
-    def _follow(self, first: int, read: int, until: int) -> int:
-        """Read a range, and commit the sessions that ended in it; return the number of events."""
+    def _position(self, app: str, origin: Origin) -> int | None:
+        return self._table.position(self._table.app(app, origin.log_id))
+
+    def _follow(self, origin: Origin, first: int, read: int, until: int) -> int:
+        """Read a range of a log, and commit the sessions that ended in it; return the number of events."""
         count, ended, tracker = 0, [], None
-        for offset, time_us, payload in self._session_events(first, until):
+        for offset, time_us, payload in self._session_events(origin, first, until):
             if tracker is None:
-                tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
+                tracker = SessionTracker(first, read, self._known(origin, first, time_us - _AGAIN_US))
             ended += tracker.on_event(offset, time_us, payload)
             count += 1
             if len(ended) >= _ROWS_AT_ONCE:
-                self._commit(ended, tracker, offset + 1)
+                self._commit(origin, ended, tracker, offset + 1)
                 ended = []
-        self._commit(ended, tracker, until)
+        self._commit(origin, ended, tracker, until)
         return count
 
-    def _commit(self, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
+    def _commit(self, origin: Origin, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
         oldest = next(iter(tracker.open.values()), None) if tracker is not None else None
         versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
         steps = []
         for app, version in versions.items():
-            before = self._table.position(app)
-            steps.append(Step(app, before, max(version, before or 0)))
-        columns = tables.TABLES["sessions"].columns
-        commit_rows(self._table, pa.Table.from_pylist(ended, columns), *steps)
+            before = self._position(app, origin)
+            steps.append(Step(self._table.app(app, origin.log_id), before, max(version, before or 0)))
+        rows = pa.Table.from_pylist(ended, tables.TABLES["sessions"].columns)
+        commit_rows(self._table, labelled(rows, self._table.labels(origin)), *steps)
 
     def _events(self) -> LakeTable:
         table = tables.open_table(self._lake, "events")
@@ -172,15 +178,17 @@ class Sessions(TurnJob):
             raise JobRejected(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _session_events(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _session_events(self, origin: Origin, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
-        for rows in EventReader(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
+        wanted = Selection(Pattern(Match.EXACT, SESSIONS))
+        for rows in EventReader(self._lake, wanted, origin.log_id).rows(first - 1):
             yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
-    def _known(self, first: int, since_us: int) -> list[Row]:
+    def _known(self, origin: Origin, first: int, since_us: int) -> list[Row]:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
-        with translate_read_errors(self._table.folder, self._table.data_files()):
-            found: list[Row] = self._table.dataset().to_table(columns=names, filter=wanted).to_pylist()
+        own = self._table.files_of(origin.log_id)
+        with translate_read_errors(self._table.folder, own):
+            found: list[Row] = self._table.dataset(own).to_table(columns=names, filter=wanted).to_pylist()
         return found

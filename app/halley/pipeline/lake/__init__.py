@@ -3,6 +3,7 @@
     place.py   where a lake is, and what is done with files in a store
     tables.py  the tables and their columns, windows and days; opening one, and the reasons to refuse one; its files,
                and whether they are still what was committed
+    sources.py the logs of a lake, their names, and from which of them rows are
     dictionary.py  what tables and columns mean
     locks.py   locks between processes that must not work at the same time
     files.py   writing files with their statistics, apart from the tables

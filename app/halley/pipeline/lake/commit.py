@@ -22,8 +22,9 @@ versions that a commit does not change and only compares (`unchanged`), so that 
 
     vacuum        how often unnamed files were deleted (`begin_deletion`). Such files may be those of a commit in
                   progress, so one whose files were put before the latest deletion began is refused; they are put again
-    ingest/owner  which ingest writes, the one that was started last (`claim`). A batch is committed to four tables,
-                  and another ingest would take a batch in progress for that of a killed one
+    ingest/owner  which ingest of a source writes, the one that was started last (`claim`). A batch is committed to four
+                  tables, and another ingest would take a batch in progress for that of a killed one. Of a source with
+                  a name it is ingest/owner/NAME
 """
 
 from __future__ import annotations
@@ -138,7 +139,12 @@ def begin_deletion(table: LakeTable) -> None:
     raise _too_busy(table)
 
 
-def claim(tables: Sequence[LakeTable]) -> int:
+def owner(source: str) -> str:
+    """Return the app version that says which ingest of a source writes."""
+    return f"{OWNER}/{source}" if source else OWNER
+
+
+def claim(tables: Sequence[LakeTable], source: str = "") -> int:
     """Refuse all commits to tables in a store by ingests that were started before; return the number of this one.
 
     The first table decides if two are started at the same time. Their numbers differ, as a number is all by which a
@@ -146,15 +152,15 @@ def claim(tables: Sequence[LakeTable]) -> int:
     """
     first, *others = tables
     for _ in range(_TRIES):
-        before = _latest(first, OWNER).before
+        before = _latest(first, owner(source)).before
         number = (before or 0) + 1 + randbelow(_MANY)
         with suppress(Conflict):
-            commit_files(first, [], Step(OWNER, before, number))
+            commit_files(first, [], Step(owner(source), before, number))
             break
     else:
         raise _too_busy(first)
     for table in others:
-        commit_files(table, [], Step(OWNER, _latest(table, OWNER).before, number))
+        commit_files(table, [], Step(owner(source), _latest(table, owner(source)).before, number))
     return number
 
 
@@ -247,7 +253,7 @@ def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step])
     for step in steps:
         found = table.position(step.app)
         is_back = step.before is not None and (step.after or 0) < step.before
-        if step.app == OWNER and (found != step.before or is_back):
+        if step.app.startswith(OWNER) and (found != step.before or is_back):
             text = f"another ingest into {table.folder.parent} was started later, and goes on in place of this one"
             raise Conflict(text, step.app)
         if found != step.before:

@@ -18,6 +18,10 @@ class Entry(NamedTuple):
     columns: Mapping[str, str]
 
 
+_OF_LOG = {
+    "source": "the name of the log's source; null where it has none",
+    "log_id": "the id of the log; null in rows of the log that the lake was made from, if that has no name",
+}
 _RANGE = {"first": "the first offset", "last": "the last offset"}
 _COMPUTED = {
     "channel": "the topic as Bayeux writes it: a channel",
@@ -46,6 +50,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "idempotency_key": "the publisher's name for this publish, by which a repeat is recognized",
             "crc": "CRC-32 of the stored columns before this one",
             "day": "the day of time_us in UTC",
+            **_OF_LOG,
         },
     ),
     "rejected": Entry(
@@ -58,6 +63,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "publication": "the publication id, where that is known",
             "protocol": "the publisher's protocol, where that is known",
             "row": "the stored event as JSON, where it is known and sound",
+            **_OF_LOG,
         },
     ),
     "gaps": Entry(
@@ -67,6 +73,7 @@ DICTIONARY: Mapping[str, Entry] = {
             **_RANGE,
             "reason": "hole: recorded by the log itself; missing: not",
             "found_us": "when ingest found it, microseconds since 1970",
+            **_OF_LOG,
         },
     ),
     "mismatches": Entry(
@@ -79,6 +86,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "kind": "what the value was: string, long, double, boolean, array or object",
             "events": "in how many events of these offsets",
             "found_us": "when ingest found it, microseconds since 1970",
+            **_OF_LOG,
         },
     ),
     "rollups": Entry(
@@ -96,6 +104,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "numbers": "of each lifted number, by its column: count, min, mean, max and approximate quantiles; of a "
             "long also its exact bounds, min_long and max_long",
             "day": "the day of start_us in UTC",
+            **_OF_LOG,
         },
     ),
     "sessions": Entry(
@@ -114,6 +123,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "reconnects": "how often in a row its client had returned within a minute",
             "first_offset": "the offset of the event that reports its opening",
             "last_offset": "the offset of the event that reports its end",
+            **_OF_LOG,
         },
     ),
     "alerts": Entry(
@@ -127,6 +137,7 @@ DICTIONARY: Mapping[str, Entry] = {
             "rate": "events a second at that time",
             "usual": "events a second as usual",
             "offset": "the offset of the newest event that was counted",
+            **_OF_LOG,
         },
     ),
 }

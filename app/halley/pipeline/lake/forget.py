@@ -34,16 +34,18 @@ from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write_in_order
 from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.sources import labelled
 from halley.pipeline.lake.tables import (
     TABLES,
     File,
     LakeTable,
     OnProgress,
     check_files,
+    create_next_to,
     open_all,
+    sources_of,
     translate_read_errors,
 )
-from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 from halley.pipeline.portions import read
 
@@ -53,24 +55,34 @@ FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""
 
 
-def forget(lake: Where, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
+def forget(
+    lake: Where,
+    erasure: Erasure,
+    on_progress: OnProgress = lambda _done, _of: None,
+    *,
+    source: str | None = None,
+) -> dict[str, int]:
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
+
+    source  only what is from the logs of this source; None: from all
 
     `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
     erasure waits for the batch of an ingest in progress. It may be killed and run again. Raises `JobRejected`,
     `JobFailed`; rows that are erased by then stay erased.
     """
-    with locks.batch(lake), locks.rewrite(lake):
-        tables = [*open_all(lake).values()]
-        if not tables:
+    with locks.batch(lake, alone=True), locks.rewrite(lake):
+        sources = sources_of(lake)
+        if sources is None:
             raise no_lake(lake)
+        tables = [*open_all(lake, sources.first).values()]
+        log_ids = [each.log_id for each in (sources.origins if source is None else sources.of(source))]
         erased = dict.fromkeys((table.folder.name for table in tables), 0)
         if not isinstance(lake, Path):
             for table in tables:
                 begin_deletion(table)
         for _ in range(_TRIES):
             with suppress(Conflict):
-                for name, rows in _erased(lake, tables, erasure, on_progress):
+                for name, rows in _erased(lake, tables, log_ids, erasure, on_progress):
                     erased[name] += rows
                 break
             for table in tables:
@@ -82,15 +94,21 @@ def forget(lake: Where, erasure: Erasure, on_progress: OnProgress = lambda _done
 
 
 def _erased(
-    lake: Where, tables: list[LakeTable], erasure: Erasure, on_progress: OnProgress
+    lake: Where, tables: list[LakeTable], log_ids: list[str], erasure: Erasure, on_progress: OnProgress
 ) -> Iterator[tuple[str, int]]:
     """Rewrite the files that may have rows to be erased; yield the table's name and the number of rows of each."""
-    work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
+    work = [
+        (table, file, log_id)
+        for table in tables
+        for log_id in log_ids
+        for file in table.files_of(log_id)
+        if _may_concern(erasure, table, file)
+    ]
     for table in tables:
-        check_files(table.folder, [file for of, file in work if of is table])
-    for done, (table, file) in enumerate(work):
+        check_files(table.folder, [file for of, file, _ in work if of is table])
+    for done, (table, file, log_id) in enumerate(work):
         on_progress(done, len(work))
-        yield table.folder.name, _erase(lake, table, file, erasure)
+        yield table.folder.name, _erase(lake, table, file, log_id, erasure)
     on_progress(len(work), len(work))
 
 
@@ -105,8 +123,8 @@ def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Where, table: LakeTable, file: File, erasure: Erasure) -> int:
-    """Rewrite a file if it has rows to be erased; return the number of these."""
+def _erase(lake: Where, table: LakeTable, file: File, log_id: str, erasure: Erasure) -> int:
+    """Rewrite a file of a log if it has rows to be erased; return the number of these."""
     root, name = table.folder, table.folder.name
     count = 0
     offsets: list[int] = []
@@ -118,7 +136,7 @@ def _erase(lake: Where, table: LakeTable, file: File, erasure: Erasure) -> int:
     if not count:
         return 0
     if offsets:
-        _account(lake, table, offsets)
+        _account(table, log_id, offsets)
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
@@ -147,18 +165,20 @@ def _left(table: LakeTable, file: File, erasure: Erasure) -> Iterator[pa.RecordB
                 yield rows.filter(pc.invert(concerned))
 
 
-def _account(lake: Where, events: LakeTable, offsets: list[int]) -> None:
-    """Put offsets into `rejected`, except those that a killed erasure has put there."""
-    rejected = create_table(lake, "rejected", events.log_id)
+def _account(events: LakeTable, log_id: str, offsets: list[int]) -> None:
+    """Put offsets of a log into `rejected`, except those that a killed erasure has put there."""
+    rejected = create_next_to(events, "rejected")
+    own = rejected.files_of(log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
-    with translate_read_errors(rejected.folder, rejected.data_files()):
-        found = rejected.dataset().to_table(columns=["first", "last"], filter=meets)
+    with translate_read_errors(rejected.folder, own):
+        found = rejected.dataset(own).to_table(columns=["first", "last"], filter=meets)
     known = joined(zip(found["first"].to_pylist(), found["last"].to_pylist(), strict=True), min(offsets), max(offsets))
     erased = joined(((each, each) for each in offsets), min(offsets), max(offsets))
     ranges = [part for first, last in erased for part in outside(first, last, known)]
     if ranges:
         rows = [{"first": first, "last": last, "reason": FORGOTTEN} for first, last in ranges]
-        commit_rows(rejected, pa.Table.from_pylist(rows, TABLES["rejected"].columns))
+        labels = rejected.labels(events.sources.origin(log_id))
+        commit_rows(rejected, labelled(pa.Table.from_pylist(rows, TABLES["rejected"].columns), labels))
 
 
 def _in_events(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:

@@ -2,8 +2,9 @@
 
 In an object store there are none, and these do nothing: `commit.py` says what takes their place.
 
-    ingest   one ingest per lake, for as long as it runs
-    batch    a batch, from the first row read to its commit; an erasure waits for its end, and lets none begin
+    ingest   one ingest per source of a lake, for as long as it runs
+    batch    shared by ingests, from the first row of a batch read to its commit; an erasure waits for the end of all,
+             and lets none begin
     rewrite  replacing files by others: delta-rs does not notice when two processes replace the same files
     files    shared by all that add files to a table, until these are committed; vacuum holds it exclusively, so that it
              never takes a commit's files for left-overs (T5)
@@ -34,14 +35,16 @@ class Busy(JobRejected):
     """Another process holds the lock."""
 
 
-def ingest(lake: Where) -> AbstractContextManager[None]:
-    """Hold the lock of the lake's only ingest. Raises `Busy` without waiting if another ingest runs."""
-    return _lock(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
+def ingest(lake: Where, source: str = "") -> AbstractContextManager[None]:
+    """Hold the lock of the only ingest of a source. Raises `Busy` without waiting if another one runs."""
+    name, what = (f"ingest-{source}", f"an ingest of source {source}") if source else ("ingest", "an ingest")
+    return _lock(lake, name, fcntl.LOCK_EX, 0, what + " into {lake} is already running{by}")
 
 
-def batch(lake: Where) -> AbstractContextManager[None]:
-    """Hold the lock for a batch, or to prevent batches. Raises `Busy`."""
-    return _lock(lake, "batch", fcntl.LOCK_EX, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
+def batch(lake: Where, *, alone: bool = False) -> AbstractContextManager[None]:
+    """Hold the lock for a batch; with `alone`, to prevent all batches. Raises `Busy`."""
+    mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    return _lock(lake, "batch", mode, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
 
 
 def rewrite(lake: Where) -> AbstractContextManager[None]:
@@ -92,8 +95,8 @@ def _take(path: Path, mode: int, deadline: float) -> int:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL_S)
+        os.ftruncate(number, 0)  # of a shared lock nobody is named
         if mode == fcntl.LOCK_EX:
-            os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
     except BaseException:
         os.close(number)

@@ -1,14 +1,14 @@
 """The tables of the lake: their columns, their folders, and how a table is opened.
 
-A table belongs to one log, which its property `halley.log_id` names, so that offsets of two logs are never in one
-table. A table that cannot be opened is refused with a sentence that says why.
+A table's property `halley.log_id` names the log that it was made from; `sources.py` says how rows of other logs differ
+from those of this one. A table that cannot be opened is refused with a sentence that says why.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, QueryBuilder, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyarrow import fs
-from pyarrow.dataset import Dataset
+from pyarrow.dataset import Dataset, FileSystemDataset
 
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.lake.place import StorePath, Where, at_once, files_in, reason, size_of
+from halley.pipeline.lake.sources import Origin, Sources, check_labels, joined, sources_from
 from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 
 INGEST = "ingest"
@@ -46,7 +47,9 @@ SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 OnProgress = Callable[[int, int], None]
 """Called with how much of a work is done, and how much there is in total."""
 
-LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
+LOG_ID, FORMAT_KEY, SOURCES = "halley.log_id", "halley.format", "halley.sources"
+
+_TRIES = 20
 
 STORED = arrow_schema(types_of(Lifting(""), with_faults=False))
 """The columns of a stored event, with Arrow's types."""
@@ -216,6 +219,34 @@ class LakeTable(DeltaTable):
         """The id of the log that the table was made from."""
         return str(self.metadata().configuration[LOG_ID])
 
+    @property
+    def sources(self) -> Sources:
+        """The lake's logs, which only the table `events` knows."""
+        return sources_from(self.metadata().configuration.get(SOURCES), self.log_id)
+
+    def app(self, job: str, log_id: str) -> str:
+        """Return the application whose version is a job's position in a log."""
+        return job if log_id == self.log_id else f"{job}/{log_id}"
+
+    def labels(self, origin: Origin) -> dict[str, str | None]:
+        """Return the values of `LABELS` in rows of a log; empty: its rows have none."""
+        if not origin.source and origin.log_id == self.log_id:
+            return {}
+        return {"source": origin.source or None, "log_id": origin.log_id}
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the table has `LABELS`; of `events` a lifted column may have one of their names."""
+        is_events = self.folder.name == "events"
+        return SOURCES in self.metadata().configuration if is_events else "log_id" in self.columns().names
+
+    def files_of(self, log_id: str) -> list[File]:
+        """Return the files with rows of a log."""
+        files = self.data_files()
+        if not self.has_labels:
+            return files if log_id == self.log_id else []
+        return [file for file in files if file.least.get("log_id", self.log_id) == log_id]
+
     def columns(self) -> pa.Schema:
         """Return the columns, including those of the partitions and lifted ones."""
         return pa.schema(self.schema().to_arrow())
@@ -269,14 +300,19 @@ class LakeTable(DeltaTable):
             found.append(File(unquote(row["path"]), partition, row["num_records"], row["size_bytes"], least, greatest))
         return found
 
-    def dataset(self) -> Dataset:
-        """Return the rows as a dataset of pyarrow.
+    def dataset(self, files: Iterable[File] | None = None) -> Dataset:
+        """Return the rows, or those of some files, as a dataset of pyarrow.
 
         Files are opened by Arrow itself. With delta-rs's own file system, which is Python code to Arrow, read-ahead
         threads need the interpreter while it shuts down, and a process that has not read to the end crashes or hangs at
         its exit (T20). Here too, close a scan that is not read to its end: `contextlib.closing(....to_batches())`.
         """
-        return self.to_pyarrow_dataset(filesystem=self.files)
+        whole = self.to_pyarrow_dataset(filesystem=self.files)
+        if files is None:
+            return whole
+        paths = {each.path for each in files}
+        fragments = [each for each in whole.get_fragments() if each.path in paths]
+        return FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
 
 
 def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
@@ -330,8 +366,7 @@ def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable |
         raise JobRejected(f"{folder} was made by another version of Halley: choose another --lake, or that version")
     if log_id not in (None, properties[LOG_ID]):
         raise JobRejected(
-            f"{folder} was made from log {properties[LOG_ID]}, but this is log {log_id}: "
-            "choose another --lake, or move this one away"
+            f"{folder} was made from log {properties[LOG_ID]}, and the lake from log {log_id}: move that table away"
         )
     _compare(table, name, folder)
     return table
@@ -345,22 +380,102 @@ def open_all(lake: Where, log_id: str | None = None, lifted: Iterable[pa.Field] 
     return tables
 
 
-def create(lake: Where, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
-    """Open a table, which is made if it does not exist; missing lifted columns are added (L12), as are new fields.
+def sources_of(lake: Where) -> Sources | None:
+    """Return the logs of a lake; None if there is no lake. Raises `JobRejected`."""
+    table = next(filter(None, (open_table(lake, name) for name in TABLES)), None)  # `events` is the first
+    return None if table is None else table.sources
 
-    Raises `JobRejected`, also if a lifted column exists with another type.
+
+def check(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool = False) -> None:
+    """Raise `JobRejected` if a job that reads a log would be refused by the lake; change nothing."""
+    after = joined(sources_of(lake), origin, lake, accepts_new_log=accepts_new_log)
+    events = open_all(lake, after.first, lifted).get("events")
+    check_labels(after, lifted, None if events is None or events.has_labels else events.columns())
+
+
+def create(
+    lake: Where,
+    name: str,
+    log_id: str,
+    lifted: pa.Schema | None = None,
+    *,
+    source: str = "",
+    accepts_new_log: bool = False,
+) -> LakeTable:
+    """Open a table for a job that reads a log; it is made if it does not exist, and the log is added to the lake's.
+
+    Missing lifted columns are added (L12), as are new fields, and `LABELS` where logs have names.
+
+    lifted           the lifted columns of the job
+    source           the name of the log's source; empty: it has none
+    accepts_new_log  the log may replace the present one of its source
+
+    Raises `JobRejected`, also if a lifted column exists with another type, or if the lake may not take the log.
     """
-    table = open_table(lake, name, log_id)
+    columns = lifted or pa.schema([])
+
+    def prepare() -> LakeTable:
+        sources = _added(lake, Origin(source, log_id), columns, accepts_new_log=accepts_new_log)
+        return _prepared(lake, name, sources, columns)
+
+    return _until_done(prepare, path(lake, name))
+
+
+def create_next_to(events: LakeTable, name: str) -> LakeTable:
+    """Open a table of the same lake, which is made if it does not exist. Raises `JobRejected`."""
+    lake = events.folder.parent
+    return _until_done(lambda: _prepared(lake, name, events.sources, pa.schema([])), path(lake, name))
+
+
+def _until_done(prepare: Callable[[], LakeTable], folder: Where) -> LakeTable:
+    """Prepare a table, again if another process has changed its columns or properties meanwhile."""
+    for _ in range(_TRIES):
+        with suppress(CommitFailedError):
+            return prepare()
+    raise JobRejected(f"{folder} is too busy with other commits; try again")
+
+
+def _added(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool) -> Sources:
+    """Add a log to those of a lake, and return all; raise `CommitFailedError` if another process was faster."""
+    events = open_table(lake, "events")
+    before = sources_of(lake) if events is None else events.sources
+    after = joined(before, origin, lake, accepts_new_log=accepts_new_log)
+    check_labels(after, lifted, None if events is None or events.has_labels else events.columns())
+    if events is None and not after.is_plain:
+        events = _make(lake, "events", after)
+        if events.sources != after:
+            raise CommitFailedError
+    elif events is not None and after != before:
+        with _changing(events):
+            events.alter.set_table_properties({SOURCES: after.as_text()}, raise_if_not_exists=False)
+    return after
+
+
+def _prepared(lake: Where, name: str, sources: Sources, lifted: pa.Schema) -> LakeTable:
+    """Open or make a table with all columns that it needs; raise `CommitFailedError` if another process was faster."""
+    table = open_table(lake, name, sources.first)
     if table is None:
-        return _make(lake, name, log_id, list(lifted or []))
-    new = [*_widened(table), *_new(table, lifted or [])]
+        table = _make(lake, name, sources, lifted)
+        if table.log_id != sources.first:
+            raise CommitFailedError
+    wanted = [*lifted, *sources.labels]
+    new = [*_widened(table), *_new(table, wanted)]
     if new:
-        try:
+        with _changing(table):
             table.alter.add_columns([Field.from_arrow(field) for field in new])
-        except (DeltaError, OSError) as error:
-            raise refusal(table.folder, error) from error
         table = LakeTable(table.table_uri)
     return table
+
+
+@contextmanager
+def _changing(table: LakeTable) -> Iterator[None]:
+    """Raise `JobRejected` if the block cannot change a table, `CommitFailedError` if another process did so."""
+    try:
+        yield
+    except CommitFailedError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise refusal(table.folder, error) from error
 
 
 def select(query: str, **named: DeltaTable) -> pa.Table:
@@ -423,13 +538,15 @@ def _new(table: LakeTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
 def _widened(table: LakeTable) -> list[pa.Field]:
     """Return the columns of a table of an earlier version whose type has more fields now."""
     found = {field.name: str(field.type) for field in table.columns()}
-    return [each for each in table.shape.columns if _BEFORE.get((table.folder.name, each.name)) == found[each.name]]
+    old = {name: kind for (of, name), kind in _BEFORE.items() if of == table.folder.name}
+    return [each for each in table.shape.columns if str(each.type) != found[each.name] == old.get(each.name)]
 
 
-def _make(lake: Where, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTable:
+def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] = ()) -> LakeTable:
+    """Make a table, or open that of another process that was faster. Raises `JobRejected`."""
     shape = TABLES[name]
     folder = path(lake, name)
-    columns = pa.schema([*shape.columns, *lifted])
+    columns = pa.schema([*shape.columns, *lifted, *sources.labels])
     try:
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -439,20 +556,22 @@ def _make(lake: Where, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTa
             mode="error",
             partition_by=list(shape.partition_by),
             configuration={
-                LOG_ID: log_id,
+                LOG_ID: sources.first,
                 FORMAT_KEY: FORMAT,
                 STATISTICS: ",".join(bounded_columns(shape, columns)),
+                **({} if name != "events" or sources.is_plain else {SOURCES: sources.as_text()}),
                 "delta.checkpointInterval": "50",  # the most log entries that are read to open the table
                 "delta.logRetentionDuration": "interval 1 days",  # there may be one commit each second
             },
-            raise_if_key_not_exists=False,  # Halley's own two
+            raise_if_key_not_exists=False,  # Halley's own
+            commit_properties=CommitProperties(max_commit_retries=0),  # else two at once make the table twice
         )
         return LakeTable(str(folder))
     except (DeltaError, OSError) as error:
-        table = open_table(lake, name, log_id) if isinstance(folder, StorePath) else None
+        table = open_table(lake, name)
         if table is None:
             raise refusal(folder, error) from error
-        return table  # another process was faster
+        return table
 
 
 def _compare(table: LakeTable, name: str, folder: Where) -> None:

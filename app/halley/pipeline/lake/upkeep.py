@@ -86,9 +86,9 @@ def compact(lake: Where, name: str, on_progress: OnProgress = lambda _done, _of:
 
 
 def rewrite(lake: Where, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
-    """Replace files, all of one partition, by sorted files; return their number. Raises `JobRejected`, `JobFailed`.
+    """Replace files, all of one partition and one log, by sorted files; return their number.
 
-    `on_progress` is called with the number of rows of this partition that are done.
+    `on_progress` is called with the number of these rows that are done. Raises `JobRejected`, `JobFailed`.
     """
     root, shape = table.folder, table.shape
     columns = pa.schema([field for field in table.columns() if field.name not in shape.partition_by])
@@ -136,16 +136,17 @@ def _completed(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _chosen(lake: Where, table: LakeTable, least: int) -> list[list[File]]:
-    """Return the files of each partition that are worth compacting, in the order of their contents."""
+    """Return the files of each partition and log that are worth compacting, in the order of their contents."""
     shape = table.shape
     events = open_table(lake, "events")
-    settled = (events and events.position(INGEST)) or 0
     found = defaultdict(list)
-    for file in table.data_files():
-        is_uncommitted = "last" in shape.columns.names and file.greatest["last"] >= settled
-        is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES or _is_named(file, _FULL)
-        if not is_uncommitted and not (_is_named(file, SORTED) and is_large):
-            found[tuple(file.partition.items())].append(file)
+    for log_id in [each.log_id for each in events.sources.origins] if events else [table.log_id]:
+        settled = (events and events.position(events.app(INGEST, log_id))) or 0
+        for file in table.files_of(log_id):
+            is_uncommitted = "last" in shape.columns.names and file.greatest["last"] >= settled
+            is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES or _is_named(file, _FULL)
+            if not is_uncommitted and not (_is_named(file, SORTED) and is_large):
+                found[(*file.partition.items(), log_id)].append(file)
     by = shape.ordered_by
     newest = max((file.partition.get("day") or "" for files in found.values() for file in files), default="")
     return [

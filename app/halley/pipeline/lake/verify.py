@@ -7,6 +7,7 @@ meanwhile; vacuum and erasure may not.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -72,8 +73,12 @@ def verify(
         yield Finding(name, f"of log {table.log_id}{other}", not other)
         broken[name] = _broken(table)
         yield from _files(name, table, broken[name])
-    yield _versions(tables)
-    yield from _checked("offsets", lambda: _offsets(tables, broken))
+    sources = events.sources
+    for origin in sources.origins:
+        of = "" if sources.is_plain else f" of {origin.source or 'the log without a name'}"
+        of += f", log {origin.log_id}" * (len(sources.logs[origin.source]) > 1)
+        yield _versions(f"ingest{of}", events, origin.log_id)
+        yield from _checked(f"offsets{of}", partial(_offsets, f"offsets{of}", tables, broken, origin.log_id))
     yield from _checksums(events, broken["events"], is_thorough=is_thorough, on_progress=on_progress)
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
@@ -115,40 +120,39 @@ def _miscounted(table: LakeTable, file: File) -> str | None:
     return None if found == file.rows else f"has {found} rows instead of {file.rows}"
 
 
-def _versions(tables: dict[str, LakeTable]) -> Finding:
-    """Compare the recorded position of ingest with the events."""
-    until = tables["events"].position(INGEST)
-    greatest = max((file.greatest["offset"] for file in tables["events"].data_files()), default=None)
+def _versions(what: str, events: LakeTable, log_id: str) -> Finding:
+    """Compare the recorded position of ingest with the events of a log."""
+    until = events.position(events.app(INGEST, log_id))
+    greatest = max((file.greatest["offset"] for file in events.files_of(log_id)), default=None)
     if until is None or (greatest is not None and greatest >= until):
         text = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
-        return Finding("ingest", text, is_sound=greatest is None)
-    return Finding("ingest", f"all offsets below {until:,} are done")
+        return Finding(what, text, is_sound=greatest is None)
+    return Finding(what, f"all offsets below {until:,} are done")
 
 
-def _offsets(tables: dict[str, LakeTable], broken: dict[str, dict[str, str]]) -> Iterator[Finding]:
-    """Check that every offset is in exactly one of events, rejected and gaps; rows of broken files do not count."""
-    sound = {name: _without(table, broken[name]) for name, table in tables.items()}
-    until = tables["events"].position(INGEST) or 0
-    known = [
-        (tables["events"], "offset"),
-        *((tables[name], "first") for name in ("rejected", "gaps") if name in tables),
-    ]
-    first = min((file.least[key] for table, key in known for file in table.data_files()), default=until)
+def _offsets(
+    what: str, tables: dict[str, LakeTable], broken: dict[str, dict[str, str]], log_id: str
+) -> Iterator[Finding]:
+    """Check that every offset of a log is in exactly one of events, rejected and gaps.
+
+    Rows of broken files do not count.
+    """
+    keys = {"events": "offset", "rejected": "first", "gaps": "first"}
+    files = {name: tables[name].files_of(log_id) for name in keys if name in tables}
+    sound = {
+        name: tables[name].dataset([file for file in own if file.path not in broken[name]])
+        for name, own in files.items()
+    }
+    until = tables["events"].position(tables["events"].app(INGEST, log_id)) or 0
+    first = min((file.least[keys[name]] for name, own in files.items() for file in own), default=until)
     is_sound = True
     for low in range(first, until, _WINDOW_OFFSETS):
         high = min(low + _WINDOW_OFFSETS, until)
         for text in _faults(_spans(sound, low, high), low, high):
             is_sound = False
-            yield Finding("offsets", text, is_sound=False)
+            yield Finding(what, text, is_sound=False)
     if is_sound:
-        yield Finding("offsets", f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
-
-
-def _without(table: LakeTable, broken: Collection[str]) -> ds.Dataset:
-    """Return a table's rows without those of some files."""
-    whole = table.dataset()
-    files = [each for each in whole.get_fragments() if each.path not in broken]
-    return ds.FileSystemDataset(files, whole.schema, whole.format, whole.filesystem) if broken else whole
+        yield Finding(what, f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
 
 
 def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
@@ -224,48 +228,60 @@ _SETTLED_US = 60_000_000
 
 
 def _recount(events: LakeTable, rollups: LakeTable) -> Finding:
-    """L13: compare the rollups of settled windows with the events. Late events are reported, but are not a fault."""
-    newest_us = max((file.greatest.get("time_us", 0) for file in events.data_files()), default=0)
+    """L13: compare the rollups of settled windows with the events, of each log by itself.
+
+    Late events are reported, but are not a fault.
+    """
     windows = late = wrong = 0
     example = ""
-    for kind in KINDS:
-        rows = rollups.dataset().to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
-        for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
-            low = max(day * DAY_US, pc.min(rows).as_py())
-            high = min((day + 1) * DAY_US, kind.start_us(newest_us - _SETTLED_US))
-            if low >= high:
-                continue
-            both = _counts(events, rollups, kind, low, high)
-            missing = pc.subtract(both["found"], both["events"])
-            is_changed = pc.and_(pc.equal(missing, 0), pc.not_equal(both["bytes"], both["found_bytes"]))
-            faults = both.filter(pc.or_(pc.less(missing, 0), is_changed))
-            windows, wrong = windows + both.num_rows, wrong + faults.num_rows
-            late += pc.sum(missing.filter(pc.greater(missing, 0))).as_py() or 0
-            if faults.num_rows and not example:
-                example = _described(faults.slice(0, 1).to_pylist()[0], kind.name)
+    for both, window in _both(events, rollups):
+        missing = pc.subtract(both["found"], both["events"])
+        is_changed = pc.and_(pc.equal(missing, 0), pc.not_equal(both["bytes"], both["found_bytes"]))
+        faults = both.filter(pc.or_(pc.less(missing, 0), is_changed))
+        windows, wrong = windows + both.num_rows, wrong + faults.num_rows
+        late += pc.sum(missing.filter(pc.greater(missing, 0))).as_py() or 0
+        if faults.num_rows and not example:
+            example = _described(faults.slice(0, 1).to_pylist()[0], window)
     if wrong:
         return Finding("recount", f"{wrong:,} windows disagree with the events, such as {example}", is_sound=False)
     exception = f", except for {late:,} late events" if late else ""
     return Finding("recount", f"{windows:,} windows agree with a recount{exception}")
 
 
-def _counts(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> pa.Table:
-    """Return the events and bytes of windows in [low, high), in microseconds, by the rollups and by a recount."""
+def _both(events: LakeTable, rollups: LakeTable) -> Iterator[tuple[pa.Table, str]]:
+    """Yield the settled windows of each log, kind and day, as `_counts` returns them, and the kind's name."""
+    for log_id in [each.log_id for each in events.sources.origins]:
+        newest_us = max((file.greatest.get("time_us", 0) for file in events.files_of(log_id)), default=0)
+        rollups_of_log = rollups.dataset(rollups.files_of(log_id))
+        for kind in KINDS:
+            rows = rollups_of_log.to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
+            for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
+                low = max(day * DAY_US, pc.min(rows).as_py())
+                high = min((day + 1) * DAY_US, kind.start_us(newest_us - _SETTLED_US))
+                if low < high:
+                    yield _counts(events, rollups, log_id, kind, low, high), kind.name
+
+
+def _counts(events: LakeTable, rollups: LakeTable, log_id: str, kind: Kind, low: int, high: int) -> pa.Table:
+    """Return the events and bytes of a log's windows in [low, high), in microseconds, by rollups and by a recount."""
     skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
+    of_events, of_rollups = (
+        f" and coalesce(log_id, '{table.log_id}') = '{log_id}'" * table.has_labels for table in (events, rollups)
+    )
     return select(
         f"""
         with counted as (
             select time_us - time_us % {kind.length_us} as start_us, topic, protocol,
                    count(*) as events, sum(octet_length(payload)) as bytes
-            from events where time_us >= {low} and time_us < {high}{skipped} group by 1, 2, 3
+            from events where time_us >= {low} and time_us < {high}{skipped}{of_events} group by 1, 2, 3
         ), kept as (
             select start_us, topic, protocol, events, bytes from rollups
-            where "window" = '{kind.name}' and start_us >= {low} and start_us < {high}
+            where "window" = '{kind.name}' and start_us >= {low} and start_us < {high}{of_rollups}
         )
         select start_us, topic, protocol, coalesce(kept.events, 0) as events, coalesce(kept.bytes, 0) as bytes,
                coalesce(counted.events, 0) as found, coalesce(counted.bytes, 0) as found_bytes
         from kept full join counted using (start_us, topic, protocol)
-        """,  # noqa: S608 - our own numbers and names
+        """,  # noqa: S608 - our own numbers, names and ids
         events=events,
         rollups=rollups,
     )

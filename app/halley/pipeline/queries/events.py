@@ -1,4 +1,4 @@
-"""Events of the lake in the order of their offsets, in parts that fit into memory.
+"""Events of a log in the lake in the order of their offsets, in parts that fit into memory.
 
 The offsets of compacted files overlap, since they are sorted by topic. Files that overlap are read together:
 first only the offsets of matching events, then the rows, one range of offsets after another. Spark is not needed.
@@ -23,7 +23,7 @@ from halley.broker.events import to_text
 from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
+from halley.pipeline.lake.tables import STORED, File, open_table, path, sources_of, translate_read_errors
 from halley.pipeline.queries.conditions import between, every, needed
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -41,19 +41,24 @@ class Selection(NamedTuple):
 
 
 class EventReader:
-    """Reads the table `events`, in the state that it had when the reader was created."""
+    """Reads a log's rows in the table `events`, in the state that the table had when the reader was created.
 
-    def __init__(self, lake: Where, selection: Selection) -> None:
+    `log_id`: the log; None: the only one that the lake has.
+    """
+
+    def __init__(self, lake: Where, selection: Selection, log_id: str | None = None) -> None:
         """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
         if table is None:
             raise no_lake(lake)
-        self.log_id = table.log_id
+        self.log_id = table.sources.only().log_id if log_id is None else log_id
         self._selection = selection
         first, end = span(selection.pattern)
         conditions = [between("topic", first, end), between("time_us", selection.from_us, selection.to_us)]
-        self.reading = needed("events", table, every(conditions))
+        own = {each.path for each in table.files_of(self.log_id)}
+        reading = needed("events", table, every(conditions))
+        self.reading = reading._replace(files=[each for each in reading.files if each.path in own])
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
             self._fragments = {each.path: each for each in self._events.get_fragments()}
@@ -158,10 +163,22 @@ def _stretch_rows(files: Sequence[File], filesystem: fs.FileSystem) -> int:
     return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))
 
 
-def lines(lake: Where, selection: Selection) -> Iterator[list[str]]:
-    """Yield lists of events, each one line of JSON, oldest first. Raises `JobRejected`, `JobFailed`."""
-    for rows in EventReader(lake, selection).rows():
-        yield [_line(row) for row in rows]
+def readers(lake: Where, selection: Selection, source: str | None = None) -> list[EventReader]:
+    """Return a reader for each log of a source, in the order in which the lake got them.
+
+    `source`: its name, which may be left out if the lake has only one. Raises `JobRejected`, `JobFailed`.
+    """
+    sources = sources_of(lake)
+    if sources is None:
+        raise no_lake(lake)
+    return [EventReader(lake, selection, each.log_id) for each in sources.of(source)]
+
+
+def lines(lake: Where, selection: Selection, source: str | None = None) -> Iterator[list[str]]:
+    """Yield lists of events, each one line of JSON, oldest first; `source` and the errors are those of `readers`."""
+    for reader in readers(lake, selection, source):
+        for rows in reader.rows():
+            yield [_line(row) for row in rows]
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from halley.history import checksummed_json
 from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.lake.place import Where, state_folder
-from halley.pipeline.queries.events import EventReader, Selection
+from halley.pipeline.queries.events import EventReader, Selection, readers
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
 from halley.settings import History
@@ -54,12 +54,14 @@ class Plan(NamedTuple):
     speed      the factor by which it is faster than the original; 0: without pauses
     prefix     the channel below which the events are published
     server     the URL of the server, by which the replay's position is kept
+    source     the name of the source whose events they are; None: the lake has only one
     """
 
     selection: Selection
     speed: float
     prefix: str
     server: str
+    source: str | None = None
 
 
 class Outcome(NamedTuple):
@@ -82,7 +84,7 @@ class Replay:
 
     def __init__(self, lake: Where, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
-        self._reader = EventReader(lake, plan.selection)
+        self._reader = _only_reader(lake, plan)
         pattern, from_us, to_us = plan.selection
         what = [self._reader.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
         name = blake2b(orjson.dumps(what), digest_size=8).hexdigest()
@@ -207,6 +209,18 @@ class _Pace:
             self._began = (time.monotonic(), time_us)
         start_s, start_us = self._began
         return start_s + (self._latest_us - start_us) / 1_000_000 / self._speed - time.monotonic()
+
+
+def _only_reader(lake: Where, plan: Plan) -> EventReader:
+    """Return the reader of the log that has the events. Raises `JobRejected` if several logs have some, `JobFailed`."""
+    found = readers(lake, plan.selection, plan.source)
+    holding = [each for each in found if each.count()[0]] if len(found) > 1 else found
+    if len(holding) > 1:
+        raise JobRejected(
+            f"these events are in {len(holding)} logs of one source, whose log was lost and replaced: choose those of "
+            "one log with --from and --to"
+        )
+    return (holding or found)[-1]
 
 
 def _load(file: Path) -> dict[str, Any] | None:

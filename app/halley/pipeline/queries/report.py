@@ -51,7 +51,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def page(found: ReportData, lake: Where, now_us: int) -> str:
     """Return the figures as HTML; `now_us` is the time of the report."""
     parts = [
-        f"<h1>What is in the lake</h1><p>{escape(str(lake))}, log {escape(found.log_id)}, at {moment(now_us)} UTC</p>",
+        f"<h1>What is in the lake</h1><p>{escape(str(lake))}, {escape(found.logs)}, at {moment(now_us)} UTC</p>",
         _summary(found),
         _by_time(found),
         _section("Busiest channels", horizontal_bars([(to_channel(each), count) for each, count in found.channels])),

@@ -47,6 +47,7 @@ class Commit(NamedTuple):
 class ReportData(NamedTuple):
     """All figures of the report. Times are in microseconds since 1970.
 
+    logs        the ids of the logs, with the names of their sources
     from_us     the first time of the report
     to_us       the end of the report, which is not part of it
     step_us     the length of each bar of `bars`
@@ -59,7 +60,7 @@ class ReportData(NamedTuple):
     holdings    the sizes of all tables
     """
 
-    log_id: str
+    logs: str
     from_us: int
     to_us: int
     step_us: int
@@ -96,7 +97,9 @@ def collect(lake: Where, from_us: int | None, to_us: int | None) -> ReportData:
         step_us = 1_000_000 * next((step for step in _STEPS_S if length_s < step * MOST_BARS), 31_536_000)
         channels, topics = _topics(events, first_us, last_us)
         return ReportData(
-            log_id=events.log_id,
+            logs=", ".join(
+                f"log {log_id}" + f" of {source}" * bool(source) for source, log_id in events.sources.origins
+            ),
             from_us=first_us,
             to_us=last_us + 1,
             step_us=step_us,
@@ -186,9 +189,14 @@ def _latest(alerts: LakeTable | None, from_us: int | None, to_us: int | None) ->
 
 
 def _losses(table: LakeTable | None, kind: str) -> list[tuple[str, str, int, int]]:
-    query = f'select "first", "last", reason from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
-    rows = [] if table is None else select(query, losses=table).to_pylist()
-    return [(kind, each["reason"], each["first"], each["last"]) for each in rows]
+    if table is None:
+        return []
+    source = ", source" * table.has_labels
+    query = f'select "first", "last", reason{source} from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
+    return [
+        (f"{kind} of {each['source']}" if each.get("source") else kind, each["reason"], each["first"], each["last"])
+        for each in select(query, losses=table).to_pylist()
+    ]
 
 
 def _holding(name: str, table: LakeTable | None) -> Holding:

@@ -21,6 +21,7 @@ from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, no_lake
 from halley.pipeline.lake.dictionary import meaning
 from halley.pipeline.lake.place import Where, fetch
+from halley.pipeline.lake.sources import LABELS
 from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
 from halley.pipeline.queries.conditions import Reading, needed
@@ -142,6 +143,8 @@ def view_of(folder: Where, table: LakeTable | None) -> View:
     """Return the view of a table, by its folder; `table` is None if the table does not exist."""
     name = folder.name
     columns = TABLES[name].columns if table is None else table.columns()
+    for label in LABELS:  # null in a table of one log, which does not have it
+        columns = columns if label.name in columns.names else columns.append(label)
     computed = {"day": Computed("day", _DAY_OF[name])} if name in _DAY_OF else {}
     if "topic" in columns.names:
         for kind in _NAMES:
