@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from support.lake import LOG_ID, NOON_US, ingested, stored
 
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import shapes, tables
 from halley.pipeline.lake.commit import commit_rows
 
 FILES, ROWS = 8, 20_000
@@ -29,7 +29,7 @@ PATHS = os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
 def make(lake):
     """Store events in several files, and a rollup, so that `verify` counts them again."""
     ingested(lake, *([stored(n, f"c{n % 50}") for n in range(at, at + ROWS)] for at in range(1, FILES * ROWS, ROWS)))
-    columns = tables.TABLES["rollups"].columns
+    columns = shapes.TABLES["rollups"].columns
     times = {"start_us": NOON_US, "end_us": NOON_US + 10_000_000, "day": dt.date(2025, 11, 22)}
     row = dict.fromkeys(columns.names) | times
     row |= {"window": "10s", "topic": "c1", "protocol": "bayeux", "events": 1, "bytes": 1}

@@ -11,7 +11,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import forget as forgetting
-from halley.pipeline.lake import locks, tables
+from halley.pipeline.lake import locks, shapes, tables
 from halley.pipeline.lake.commit import commit_rows
 from halley.pipeline.lake.forget import forget
 from halley.pipeline.lake.verify import verify
@@ -21,7 +21,7 @@ ANNA = Erasure(None, "anna")
 
 
 def put(lake, name, *rows):
-    columns = tables.TABLES[name].columns
+    columns = shapes.TABLES[name].columns
     empty = dict.fromkeys(columns.names)
     commit_rows(tables.create(lake, name, LOG_ID), pa.Table.from_pylist([empty | row for row in rows], schema=columns))
 

@@ -23,7 +23,7 @@ from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.jobs import ingest as ingesting
 from halley.pipeline.jobs.ingest import Ingest
 from halley.pipeline.jobs.run import consumer
-from halley.pipeline.lake import locks, tables
+from halley.pipeline.lake import locks, shapes, tables
 from halley.pipeline.lake.verify import verify
 from halley.pipeline.source.columns import lifts_of
 from halley.pipeline.source.log import GapFound
@@ -92,7 +92,7 @@ def spans(lake, name):
 
 def versions(lake):
     """Return the version of each table; it changes with every commit."""
-    return {name: found.version() for name in tables.TABLES if (found := table(lake, name)) is not None}
+    return {name: found.version() for name in shapes.TABLES if (found := table(lake, name)) is not None}
 
 
 def test_every_event_comes_as_it_was_stored(data, lake, ingest):

@@ -13,8 +13,8 @@ from halley.cli import main
 from halley.configuration import load
 from halley.pipeline.jobs.run import consumer
 from halley.pipeline.lake.dictionary import DICTIONARY
+from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import LABELS
-from halley.pipeline.lake.tables import TABLES
 from halley.pipeline.source.columns import Lifting, lifts_of
 
 PIPELINE = without_blocks(page("app/halley/pipeline/README.md"))

@@ -13,7 +13,7 @@ from support.rollups import Heard, recount, rolled_up
 from halley.broker.pending import Entry
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.rollup import Rollup
-from halley.pipeline.lake.tables import KINDS
+from halley.pipeline.lake.shapes import KINDS
 from halley.settings import Pipeline
 
 S = 1_000_000

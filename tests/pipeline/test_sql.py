@@ -19,7 +19,7 @@ from support.lakes import START_US, TOPICS, add, make_lake, row
 from halley.cli import main
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.lake.dictionary import LIFTED as LIFTED_MEANING
-from halley.pipeline.lake.tables import TABLES
+from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.queries import output
 from halley.pipeline.queries.sql import ask, computing
 from halley.protocols.bayeux.names import to_channel

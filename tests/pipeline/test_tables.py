@@ -13,7 +13,7 @@ from support.lake import LOG_ID, NOON_US, ingested, offsets, rows_of, stored
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.lake import tables, upkeep
+from halley.pipeline.lake import shapes, tables, upkeep
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.verify import verify
 
@@ -25,7 +25,7 @@ def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
     assert table.metadata().partition_columns == ["day", "protocol"]
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", shapes.TABLES)
 def test_a_table_that_was_made_is_opened_again(tmp_path, name):
     """Each table is created once, has the id of its log, and is found again unchanged."""
     assert tables.open_table(tmp_path, name) is None
@@ -38,7 +38,7 @@ def test_a_table_that_was_made_is_opened_again(tmp_path, name):
 def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
     """L12: after a column was added, pyarrow, polars and duckdb read null in the older rows."""
     ingested(tmp_path, [stored(1)])
-    table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
+    table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
     commit_rows(table, rows_of([stored(2)], price=[1.5]), Step("ingest", 2, 3))
     by_offset = [(1, None), (2, 1.5)]
     frame = table.dataset().to_table(columns=["offset", "price"]).sort_by("offset")
@@ -52,9 +52,9 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
 
 def test_a_lifted_column_of_another_type_is_refused(tmp_path):
     """A lifted column of another type is refused with its name and both types, and nothing is changed."""
-    tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
+    tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
     with pytest.raises(JobRejected, match=r"column price of .*events is double, but the settings say string"):
-        tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "string"}))
+        tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "string"}))
     assert tables.open_table(tmp_path, "events").version() == 0
 
 
@@ -62,12 +62,12 @@ def test_a_lifted_column_of_another_type_is_refused(tmp_path):
 def test_a_lifted_column_cannot_take_the_name_of_another(name):
     """A column that events already have cannot be lifted into."""
     with pytest.raises(JobRejected, match=f"column {name}: the table events has a column of that name"):
-        tables.lifted_columns({name: "long"})
+        shapes.lifted_columns({name: "long"})
 
 
 def test_a_table_of_the_version_before_gets_the_fields_that_it_lacks(tmp_path, monkeypatch):
     """Rollups whose figures had no exact bounds are kept; in old rows these are null, also after compaction."""
-    shape = tables.TABLES["rollups"]
+    shape = shapes.TABLES["rollups"]
     place = shape.columns.get_field_index("numbers")
     before = shape.columns.set(place, pa.field("numbers", pa.map_(pa.string(), tables._FIGURES_BEFORE)))
     figures = {"count": 1, "min": 1.0, "mean": 1.0, "max": 1.0, "p50": 1.0, "p95": 1.0, "p99": 1.0}
@@ -76,7 +76,7 @@ def test_a_table_of_the_version_before_gets_the_fields_that_it_lacks(tmp_path, m
     row |= {"topic": "news", "protocol": "bayeux", "events": 1, "bytes": 7, "publishers": 0, "day": day}
     ingested(tmp_path, [stored(1, time_us=NOON_US)])
     with monkeypatch.context() as patched:
-        patched.setattr(tables, "TABLES", tables.TABLES | {"rollups": shape._replace(columns=before)})
+        patched.setattr(tables, "TABLES", shapes.TABLES | {"rollups": shape._replace(columns=before)})
         rows = pa.Table.from_pylist([row | {"numbers": [("price", figures)]}], before)
         commit_rows(tables.create(tmp_path, "rollups", LOG_ID), rows)
     assert all(each.is_sound for each in verify(tmp_path))
@@ -172,7 +172,7 @@ def test_statistics_let_files_be_told_apart(tmp_path):
 def test_delta_rs_own_reader_finds_by_any_column(tmp_path, column, value):
     """Columns without statistics are found by too, since the table's property does not name them."""
     types = {"price": "double", "is_new": "boolean", "name": "string", "many": "long"}
-    table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns(types))
+    table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns(types))
     lifted = {"price": [None, 2.5], "is_new": [False, True], "name": ["a", "n" * 50], "many": [0, 1 << 62]}
     rows = [stored(1, "a", shape="none"), stored(2, "b", authid="anna")]
     commit_rows(table, rows_of(rows, **lifted), Step("ingest", None, 3))
@@ -199,7 +199,7 @@ def named_by(table):
 
 def test_other_writers_keep_the_same_statistics(tmp_path):
     """What delta-rs writes or compacts itself has them too, by Delta's property, and only them."""
-    lifted = tables.lifted_columns({"price": "double", "is_new": "boolean", "name": "string"})
+    lifted = shapes.lifted_columns({"price": "double", "is_new": "boolean", "name": "string"})
     table = tables.create(tmp_path, "events", LOG_ID, lifted)
     rows = rows_of(
         [stored(1, "a"), stored(2, "b", authid="anna")], price=[1.5, None], is_new=[True, None], name=["n", ""]
@@ -210,14 +210,14 @@ def test_other_writers_keep_the_same_statistics(tmp_path):
     names, of_files = named_by(table)
     assert names == [*NAMED, "price", "name"]
     assert of_files == [sorted(names)] * 3
-    for name in tables.TABLES:
+    for name in shapes.TABLES:
         named, _ = named_by(tables.create(tmp_path, name, LOG_ID))
         assert not {"payload", "authid", "row", "address", "day"} & {*named}, name
 
 
 def test_a_lake_without_the_property_gets_it_with_the_next_rows(tmp_path):
     """A table of an earlier version, whose files have the widest bounds of payloads, is read and written as before."""
-    shape = tables.TABLES["events"]
+    shape = shapes.TABLES["events"]
     folder = tmp_path / "events"
     properties = {tables.LOG_ID: LOG_ID, tables.FORMAT_KEY: tables.FORMAT}
     columns = Schema.from_arrow(shape.columns)
@@ -242,7 +242,7 @@ def test_a_lake_without_the_property_gets_it_with_the_next_rows(tmp_path):
 
 def test_every_lifted_column_has_statistics_however_many_there_are(tmp_path):
     """Without the property delta-rs would look at the first 32 columns only."""
-    lifted = tables.lifted_columns({f"n{number}": "long" for number in range(40)})
+    lifted = shapes.lifted_columns({f"n{number}": "long" for number in range(40)})
     table = tables.create(tmp_path, "events", LOG_ID, lifted)
     for offset in (1, 2):
         values = {name: [offset] for name in lifted.names}

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from halley.pipeline.errors import JobFailed
-from halley.pipeline.lake import locks, tables, upkeep
+from halley.pipeline.lake import locks, shapes, tables, upkeep
 from halley.pipeline.lake.commit import Step, commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write
 
@@ -107,7 +107,7 @@ def test_each_partition_is_compacted_by_itself(tmp_path, small_files):
 def test_l12_files_without_a_new_column_are_compacted_with_it(tmp_path, small_files):
     """A lifted column that was added later is null in older rows, even after compaction."""
     ingested(tmp_path, [stored(1)])
-    table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
+    table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
     commit_rows(table, rows_of([stored(2)], price=[2.5]), Step(INGEST, 2, 3))
     upkeep.compact(tmp_path, "events")
     found = everything(tables.open_table(tmp_path, "events"))
@@ -134,7 +134,7 @@ def test_faults_of_a_batch_that_is_not_committed_are_not_compacted(tmp_path):
     """Ingest replaces these faults by file when it repeats the batch, so their files must stay."""
     ingested(tmp_path, [stored(1)])
     gaps = tables.create(tmp_path, "gaps", LOG_ID)
-    columns = tables.TABLES["gaps"].columns
+    columns = shapes.TABLES["gaps"].columns
     for first in (2, 3):
         row = {"first": [first], "last": [first], "reason": ["hole"], "found_us": [0]}
         commit_rows(gaps, columns.empty_table().from_pydict(row, schema=columns))
@@ -160,7 +160,7 @@ def test_l11_vacuum_removes_what_is_not_named_and_nothing_else(tmp_path, small_f
     upkeep.compact(tmp_path, "events")
     told = []
     assert upkeep.vacuum(tmp_path, 0, lambda done, of: told.append((done, of))).files == 9
-    assert told == [(done, len(tables.TABLES)) for done in range(len(tables.TABLES) + 1)]
+    assert told == [(done, len(shapes.TABLES)) for done in range(len(shapes.TABLES) + 1)]
     assert not orphan.exists()
     assert everything(tables.open_table(tmp_path, "events")) == before
 

@@ -8,7 +8,7 @@ import pytest
 from support.lake import LOG_ID, NOON_US, ingested, rows_of, stored
 
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import shapes, tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.verify import verify
 
@@ -22,7 +22,7 @@ def told(lake, what):
 
 
 def put(lake, name, *rows):
-    columns = tables.TABLES[name].columns
+    columns = shapes.TABLES[name].columns
     empty = dict.fromkeys(columns.names)
     commit_rows(tables.create(lake, name, LOG_ID), pa.Table.from_pylist([empty | row for row in rows], schema=columns))
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halley.pipeline.jobs.rollup import watermark
-from halley.pipeline.lake.tables import KINDS
+from halley.pipeline.lake.shapes import KINDS
 
 S = 1_000_000
 TIMES = st.integers(0, 10**17)

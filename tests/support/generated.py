@@ -31,7 +31,7 @@ def log_events() -> Iterator[str]:
 def lake_tables() -> Iterator[str]:
     """Yield the lines of a Markdown table with all tables of the lake, and how they are laid out."""
     from halley.pipeline.lake.dictionary import DICTIONARY
-    from halley.pipeline.lake.tables import TABLES as SHAPES
+    from halley.pipeline.lake.shapes import TABLES as SHAPES
 
     yield "| table | layer | a row is | partitioned by | rows of a file ordered by | files ordered by |"
     yield "|---|---|---|---|---|---|"

@@ -10,7 +10,8 @@ import pyarrow as pa
 from halley.history.stored import Stored, checksum
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
-from halley.pipeline.lake.tables import INGEST, STORED
+from halley.pipeline.lake.shapes import STORED
+from halley.pipeline.lake.tables import INGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ import orjson
 
 from halley.pipeline.jobs.totals import QUANTILES
 from halley.pipeline.lake import tables
-from halley.pipeline.lake.tables import KINDS, SKIPPED
+from halley.pipeline.lake.shapes import KINDS, SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -352,7 +352,7 @@ def _checked(place: Place, names: Sequence[str], *, accept_new_log: bool) -> Log
 
     Returns the log; None for jobs that need only the lake. Raises `JobRejected`.
     """
-    from halley.pipeline.lake import tables
+    from halley.pipeline.lake import shapes, tables
     from halley.pipeline.lake.sources import Origin
     from halley.pipeline.source import open_log
     from halley.pipeline.source.columns import Lifting, lifts_of
@@ -367,7 +367,7 @@ def _checked(place: Place, names: Sequence[str], *, accept_new_log: bool) -> Log
         tables.open_all(place.lake)
         return None
     log = open_log(place.log)
-    lifted = tables.lifted_columns(Lifting(lifts_of(place.settings)).columns if "ingest" in names else {})
+    lifted = shapes.lifted_columns(Lifting(lifts_of(place.settings)).columns if "ingest" in names else {})
     try:
         log_id = log.head().log_id
     except JobFailed as error:

@@ -34,7 +34,7 @@ from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_even
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import shapes
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.place import state_folder
 from halley.pipeline.lake.sources import Origin, labelled
@@ -147,7 +147,7 @@ class Alerts(LogJob):
                 events.where(is_counted())
                 .mapInArrow(_parts, _PARTS)
                 .groupBy("topic")
-                .transformWithState(watcher, tables.ALERT, "Update", "ProcessingTime")
+                .transformWithState(watcher, shapes.ALERT, "Update", "ProcessingTime")
                 .writeStream.outputMode("update")
                 .queryName("alerts")
                 .option("checkpointLocation", self._checkpoint.as_uri())
@@ -167,7 +167,7 @@ class Alerts(LogJob):
         self._table.refresh()
         before = self._table.position(app)
         if before is None or before < batch:
-            rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
+            rows = pa.Table.from_pylist(alerts, shapes.TABLES["alerts"].columns)
             labels = self._table.labels(Origin(self.options.source, self._log_id))
             commit_rows(self._table, labelled(rows, labels), Step(app, before, batch))
         if self.publisher is not None:

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
-from halley.pipeline.lake import locks, tables, upkeep
+from halley.pipeline.lake import locks, shapes, tables, upkeep
 from halley.pipeline.lake.commit import VACUUM, Conflict, Step, Unsure, claim, commit_files, owner, unchanged
 from halley.pipeline.lake.files import Written, add_of, staged, write_files, write_in_order
 from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
@@ -69,7 +69,7 @@ class Ingest(LogJob, TurnJob):
         self._consumer = consumer("lake", self.lake)
         self._compaction = LiveCompaction(self.lake, self.options)
         self._types = Lifting(self.lift).columns
-        self._lifted = tables.lifted_columns(self._types)
+        self._lifted = shapes.lifted_columns(self._types)
         self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable, LakeTable] | None = None
         self._log_id = ""
@@ -144,7 +144,7 @@ class Ingest(LogJob, TurnJob):
         events, rejected, gaps, mismatches = self._tables
         of_events, of_rejected, of_gaps, of_mismatches = (self._steps(table, until) for table in self._tables)
         with staged(self.lake) as folder, self._written(folder, first, until) as (written, refused):
-            ranges = pa.Table.from_batches(_rejected(written, _RANGES), tables.TABLES["rejected"].columns)
+            ranges = pa.Table.from_batches(_rejected(written, _RANGES), shapes.TABLES["rejected"].columns)
             count = sum(each.rows for each in written if kind_of(each.path) not in _RANGES)
             count += (pc.sum(pc.subtract(ranges["last"], ranges["first"])).as_py() or 0) + ranges.num_rows
             if count != until - first:
@@ -185,7 +185,7 @@ class Ingest(LogJob, TurnJob):
             {**known, "column_name": name, "column_type": self._types[name], "kind": kind, "events": count}
             for (name, kind), count in sorted(refused.items())
         ]
-        columns = tables.TABLES["mismatches"].columns
+        columns = shapes.TABLES["mismatches"].columns
         return [pa.RecordBatch.from_pylist(rows, columns)]
 
     @contextmanager
@@ -257,7 +257,7 @@ def _faults(rows: pa.RecordBatch, reason: str, protocol: str | None) -> pa.Recor
         "protocol": stored["protocol"],
         "row": pa.array(texts, pa.string()) if is_known else pa.nulls(rows.num_rows, pa.string()),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=tables.TABLES["rejected"].columns)
+    return pa.RecordBatch.from_pydict(columns, schema=shapes.TABLES["rejected"].columns)
 
 
 _TABLES = ("events", "rollups", "mismatches")
@@ -365,7 +365,7 @@ def put_range(write: Callable[[Path, int, int], Part], lake: StorePath, batch: s
             for each in part.files:
                 path = each.path.relative_to(folder)
                 if kind_of(each.path) == EVENT:
-                    add = add_of(each.path, path.relative_to(path.parts[0]).as_posix(), tables.TABLES["events"])
+                    add = add_of(each.path, path.relative_to(path.parts[0]).as_posix(), shapes.TABLES["events"])
                     done.append(Written(path, each.rows, add))
                     put(each.path, lake / "events" / add.path)
                 else:

@@ -32,10 +32,11 @@ from halley.pipeline.errors import JobRejected, cause_of
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import EVENT_COLUMNS, KEY, QUANTILES, Totals
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import shapes
 from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.shapes import DAY_US, KINDS
 from halley.pipeline.lake.sources import Origin, labelled
-from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
+from halley.pipeline.lake.tables import translate_read_errors
 from halley.pipeline.source.log import caught_up
 from halley.pipeline.source.options import Options
 from halley.pipeline.source.source import Table
@@ -219,7 +220,7 @@ class Rollup(LogJob, TurnJob):
         self._log.commit(self._consumer, versions[_AT])
 
     def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
-        table = pa.Table.from_pylist(rows, tables.TABLES["rollups"].columns)
+        table = pa.Table.from_pylist(rows, shapes.TABLES["rollups"].columns)
         labels = self._table.labels(Origin(self.options.source, self._log_id))
         steps = [Step(self._app(app), self._versions[app], version) for app, version in versions.items()]
         commit_rows(self._table, labelled(table, labels), *steps)

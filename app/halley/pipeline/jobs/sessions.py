@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from halley.broker.names import Match, Pattern
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.run import Progress, TurnJob
-from halley.pipeline.lake import tables
+from halley.pipeline.lake import shapes, tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.place import Where
 from halley.pipeline.lake.sources import Origin, labelled
@@ -169,7 +169,7 @@ class Sessions(TurnJob):
         for app, version in versions.items():
             before = self._position(app, origin)
             steps.append(Step(self._table.app(app, origin.log_id), before, max(version, before or 0)))
-        rows = pa.Table.from_pylist(ended, tables.TABLES["sessions"].columns)
+        rows = pa.Table.from_pylist(ended, shapes.TABLES["sessions"].columns)
         commit_rows(self._table, labelled(rows, self._table.labels(origin)), *steps)
 
     def _events(self) -> LakeTable:

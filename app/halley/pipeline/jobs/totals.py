@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from halley.pipeline.lake.tables import KINDS, SKIPPED, Kind
+from halley.pipeline.lake.shapes import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 EVENT_COLUMNS = ("offset", "time_us", "topic", "protocol", "payload", "authid")

@@ -1,7 +1,8 @@
 """The lake: a folder, or a place in an object store, with Delta tables, one for each kind of rows. Nothing needs Spark.
 
     place.py   where a lake is, and what is done with files in a store
-    tables.py  the tables and their columns, windows and days; opening one, and the reasons to refuse one; its files,
+    shapes.py  the columns and the layout of each table; windows and days
+    tables.py  opening and making a table, and the reasons to refuse one; its files,
                and whether they are still what was committed
     sources.py the logs of a lake, their names, and from which of them rows are
     dictionary.py  what tables and columns mean

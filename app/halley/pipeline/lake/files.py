@@ -34,7 +34,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, Shape, bounded_columns, refusal
+from halley.pipeline.lake.shapes import Shape, bounded_columns
+from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, refusal
 from halley.pipeline.portions import cut
 
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 33_554_432

@@ -34,9 +34,9 @@ from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write_in_order
 from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import labelled
 from halley.pipeline.lake.tables import (
-    TABLES,
     File,
     LakeTable,
     OnProgress,

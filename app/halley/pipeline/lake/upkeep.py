@@ -25,16 +25,8 @@ from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import begin_deletion, commit_files
 from halley.pipeline.lake.files import staged, write
 from halley.pipeline.lake.place import StorePath, Where, delete, sizes
-from halley.pipeline.lake.tables import (
-    INGEST,
-    TABLES,
-    File,
-    LakeTable,
-    OnProgress,
-    open_table,
-    refusal,
-    translate_read_errors,
-)
+from halley.pipeline.lake.shapes import TABLES
+from halley.pipeline.lake.tables import INGEST, File, LakeTable, OnProgress, open_table, refusal, translate_read_errors
 from halley.pipeline.portions import PORTION_ROWS, read
 
 FILE_ROWS = 250_000

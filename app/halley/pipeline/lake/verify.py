@@ -20,20 +20,8 @@ from deltalake.exceptions import DeltaError
 from halley.history.stored import COLUMNS, checksum
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where, at_once
-from halley.pipeline.lake.tables import (
-    DAY_US,
-    INGEST,
-    KINDS,
-    SKIPPED,
-    File,
-    Kind,
-    LakeTable,
-    OnProgress,
-    fault_of,
-    first_line,
-    open_all,
-    select,
-)
+from halley.pipeline.lake.shapes import DAY_US, KINDS, SKIPPED, Kind
+from halley.pipeline.lake.tables import INGEST, File, LakeTable, OnProgress, fault_of, first_line, open_all, select
 from halley.pipeline.portions import PORTION_ROWS, read
 from halley.pipeline.source.log import offsets
 

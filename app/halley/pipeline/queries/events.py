@@ -23,7 +23,8 @@ from halley.broker.events import to_text
 from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import STORED, File, open_table, path, sources_of, translate_read_errors
+from halley.pipeline.lake.shapes import STORED
+from halley.pipeline.lake.tables import File, open_table, path, sources_of, translate_read_errors
 from halley.pipeline.queries.conditions import between, every, needed
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of

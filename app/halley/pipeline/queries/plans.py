@@ -20,7 +20,8 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from halley.broker.names import SPACE
-from halley.pipeline.lake.tables import DAY_US, UNBOUNDED, to_us
+from halley.pipeline.lake.shapes import DAY_US, to_us
+from halley.pipeline.lake.tables import UNBOUNDED
 from halley.pipeline.queries.conditions import ANYTHING, Value, among, between, every, some
 from halley.pipeline.queries.views import Computed, View
 from halley.protocols.names import BAYEUX, NT4, WAMP, beginning_of, topic_of

@@ -14,7 +14,8 @@ from pyarrow import fs
 
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where, at_once
-from halley.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
+from halley.pipeline.lake.shapes import TABLES
+from halley.pipeline.lake.tables import LakeTable, check_files, open_table, path, select, translate_read_errors
 
 TOP_CHANNELS = 15
 MOST_BARS = 120

@@ -26,7 +26,8 @@ from pyspark.sql import functions as f
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
 from halley.pipeline.lake.dictionary import DICTIONARY
 from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.tables import TABLES, check_files
+from halley.pipeline.lake.shapes import TABLES
+from halley.pipeline.lake.tables import check_files
 from halley.pipeline.queries.conditions import ANYTHING, Reading
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.statements import statement_of

@@ -21,8 +21,9 @@ from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, no_lake
 from halley.pipeline.lake.dictionary import meaning
 from halley.pipeline.lake.place import Where, fetch
+from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import LABELS
-from halley.pipeline.lake.tables import TABLES, File, LakeTable, first_line, open_all, open_table, path
+from halley.pipeline.lake.tables import File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
 from halley.pipeline.queries.conditions import Reading, needed
 
