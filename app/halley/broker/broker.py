@@ -1,8 +1,7 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
 Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
-as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once per turn of the
-loop, regardless of the number of events.
+as ready when events wait for it, and calls `wake` when a flush is due. So a session is flushed once a turn of the loop.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Values, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
+from halley.broker.traceparent import Traceparents
 from halley.broker.waiting import Waiting
 from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
@@ -70,8 +70,7 @@ class Broker:
     ) -> None:
         """Make a broker without sessions.
 
-        `wake` is called when a flush is due, by the code that runs the event loop, and `account_of` returns the account
-        of an address, or None if nothing is charged to it.
+        `wake` is called when a flush is due. `account_of` returns the account to which an address is charged, if any.
         """
         self.limits = limits
         self.wake = wake
@@ -87,6 +86,7 @@ class Broker:
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
         self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
         self.publications = Publications(new_key())
+        self.traceparents = Traceparents()
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
         self.observers: list[SessionObserver] = []

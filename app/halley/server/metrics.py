@@ -79,6 +79,11 @@ class HalleyCollector(Collector):
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
         yield _counter(
+            "halley_traceparents_malformed",
+            "Values of traceparent that were dropped, since they are not as W3C Trace Context writes them.",
+            broker.traceparents.malformed,
+        )
+        yield _counter(
             "halley_dropped",
             "Unrecorded events that were not yet delivered when their session ended, except the server's own.",
             broker.dropped,

@@ -117,7 +117,8 @@ def _condition(node: Node, columns: Columns, view: View) -> Condition:
             prefix = _constant(children[1], "string")
             condition = ANYTHING if prefix is None else _prefix(column, str(prefix), computed)
         else:
-            condition = Null(source) if kind == "IsNull" else Within(source)
+            is_detail = computed is not None and computed.kind == "traceparent"  # others may be there without it
+            condition = Within(source) if kind == "IsNotNull" else ANYTHING if is_detail else Null(source)
     return condition
 
 
@@ -130,6 +131,8 @@ def _comparison(kind: str, left: Node, right: Node, columns: Columns, view: View
     if computed is not None and computed.kind in ("channel", "name"):
         is_equality = kind.startswith("Equal")
         return _named(computed, str(value), is_whole=True) if is_equality else ANYTHING  # they are in another order
+    if computed is not None and computed.kind == "traceparent":
+        return Within(computed.source)
     last: Value = value
     if computed is not None:
         column = computed.source
