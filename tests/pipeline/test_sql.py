@@ -59,6 +59,27 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
         assert nt4_time is None
 
 
+def test_the_trace_of_an_event_is_a_column(spark, tmp_path):
+    """It is there by either name, and found by queries, which pass over files without any details."""
+    one, two = (f"00-{digit * 32}-{digit * 16}-01" for digit in "12")
+    details = [None, '{"binary":{}}', f'{{"x":1,"traceparent":"{one}"}}', f'{{"_traceparent":"{two}"}}']
+    add(tmp_path, "events", [row(number, details=each) for number, each in enumerate(details, 1)])
+    add(tmp_path, "events", [row(number) for number in (5, 6)])
+    for condition, found, files in (
+        ("true", [None, None, one, two, None, None], 2),
+        (f"traceparent = '{two}'", [two], 1),
+        (f"traceparent in ('{one}', '{two}')", [one, two], 1),
+        ("traceparent is not null", [one, two], 1),
+        ("traceparent is null", [None] * 4, 2),
+        (f"traceparent like '{two[:20]}%'", [two], 1),
+        (f"traceparent > '{one}'", [two], 1),
+        (f"not traceparent <=> '{one}'", [None, None, two, None, None], 2),
+    ):
+        answer = ask(spark, tmp_path, f"select traceparent from events where {condition} order by offset")
+        assert [each.traceparent for each in answer.rows.collect()] == found, condition
+        assert len(answer.readings[0].files) == files, condition
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [
