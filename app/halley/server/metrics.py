@@ -54,6 +54,7 @@ class HalleyCollector(Collector):
         sessions = Counter(dict.fromkeys(sorted(names), 0))
         sessions.update(session.protocol for session in broker.sessions.values())
         yield _gauge("halley_sessions", "Open sessions, by protocol.", sessions, "protocol")
+        yield _gauge("halley_sessions_max", "Open sessions of all protocols that may be.", broker.limits.sessions)
         yield _counter("halley_sessions_opened", "Sessions opened, by protocol.", broker.opened, "protocol")
         yield _counter("halley_sessions_closed", "Sessions closed, by reason.", broker.closed, "reason")
         yield _gauge(
@@ -67,6 +68,11 @@ class HalleyCollector(Collector):
             "halley_waiting_bytes",
             "Bytes of events that are queued, on their way or not acknowledged, each counted once.",
             broker.waiting.value,
+        )
+        yield _gauge(
+            "halley_waiting_max_bytes",
+            "Value of halley_waiting_bytes from which on sessions and publishes are refused.",
+            broker.limits.waiting_bytes,
         )
         yield _gauge(
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
