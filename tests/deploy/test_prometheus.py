@@ -16,11 +16,11 @@ import pytest
 import pytest_asyncio
 from support import wamp
 from support.image import TOP
-from support.messages import publish
+from support.messages import connect, publish
 from support.process import launched
 from support.programs import require_module, require_program
 from support.readme import anchor, page, section, titles_of
-from support.relayed import running, session
+from support.relayed import POLL, running, session
 from support.wire import DEADLINE_S, request
 
 from halley.processes import free_port
@@ -221,7 +221,7 @@ async def _traffic(server):
     for number in range(20):
         await wire.post(publish("/chat/a", number, clientId=client_id), traceparent="malformed")
     await wire.post(publish("/meta/forbidden", 1), {"channel": "/meta/subscribe", "clientId": "x"})
-    await wire.post({"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"})
+    await wire.post({**connect(client_id), **POLL})
     await (await server.wire()).request(request("POST", "/bayeux", b"no JSON"))
     await (await server.wire()).request(
         request("POST", "/log/consumers/lake", b'{"offset": 1}', content_type="application/json")
