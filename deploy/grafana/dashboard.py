@@ -301,7 +301,7 @@ ROWS: dict[str, list[Panel]] = {
             "Traces",
             "cps",
             "Values of traceparent that were malformed, and left out.",
-            {"{{instance}} malformed": _rate("halley_traceparents_malformed_total")},
+            {"{{protocol}} malformed": _rate("halley_traceparents_malformed_total", "protocol")},
         ),
     ],
     "Cluster": [

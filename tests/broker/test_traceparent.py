@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halley.broker.events import Event
-from halley.broker.traceparent import IN_BAYEUX, IN_WAMP, Traceparents, noted, parsed, traceparent_in
+from halley.broker.flow import Flow
+from halley.broker.traceparent import IN_BAYEUX, IN_WAMP, noted, parsed, traceparent_in
 
 TRACE, STEP = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{STEP}-01"
@@ -79,13 +80,15 @@ def test_whatever_is_given_the_result_is_of_version_0(text):
 
 
 def test_malformed_ones_are_counted():
-    """Anything that JSON or a header can have may be given; what is not there is not asked about."""
-    reader = Traceparents()
-    assert [reader.read(each) for each in (GOOD, f" \t{GOOD}  ".encode())] == [GOOD, GOOD]
-    assert reader.malformed == 0
+    """Anything that JSON or a header can have may be given."""
+    flow = Flow()
+    for each in (GOOD, f" \t{GOOD}  ".encode()):
+        assert flow.traced(None, IN_BAYEUX, each) == f'{{"traceparent":"{GOOD}"}}'
+    assert flow.malformed_traceparents == 0
     wrong = [None, 7, 1.5, True, [], {}, {"traceparent": GOOD}, [GOOD], "x", b"", b"\xff" * 60, f" {GOOD}"]
-    assert [reader.read(each) for each in wrong] == [None] * len(wrong)
-    assert reader.malformed == len(wrong)
+    for details in (None, '{"x":1}'):
+        assert [flow.traced(details, IN_WAMP, each) for each in wrong] == [details] * len(wrong)
+    assert flow.malformed_traceparents == 2 * len(wrong)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,9 @@ def test_details_without_one(details):
 def test_what_other_protocols_get_of_the_details():
     """Bayeux's subscribers get all of Bayeux's details, and of others' this one."""
     bayeux, wamp, robot = Event("a", b"1"), Event("a", b"1", protocol="wamp"), Event("a", b"1", protocol="nt4")
-    bayeux.details, wamp.details = noted('{"x":1}', IN_BAYEUX, GOOD), noted('{"publisher":7}', IN_WAMP, GOOD)
+    bayeux.details, wamp.details = (
+        noted('{"x":1}', IN_BAYEUX, GOOD),
+        noted('{"publisher":7}', IN_WAMP, GOOD),
+    )
     assert [each.traceparent for each in (bayeux, wamp, robot)] == [GOOD, GOOD, None]
     assert [each.ext for each in (bayeux, wamp, robot)] == [bayeux.details, f'{{"traceparent":"{GOOD}"}}', None]

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow]
 
 ONE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TWO = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-MALFORMED = "halley_traceparents_malformed_total"
+MALFORMED = 'halley_traceparents_malformed_total{protocol="bayeux"}'
 
 
 async def test_it_comes_with_the_event_to_all_nodes(tmp_path):

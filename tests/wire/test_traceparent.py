@@ -44,7 +44,7 @@ def malformed(served):
     """Return how many were dropped, as Prometheus would read it."""
     families = text_string_to_metric_families(exposition(served.house).decode())
     family = next(each for each in families if each.name == "halley_traceparents_malformed")
-    return family.samples[0].value
+    return sum(each.value for each in family.samples if each.name.endswith("_total"))
 
 
 async def history(served, channel="/a"):

@@ -37,7 +37,6 @@ from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Values, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
-from halley.broker.traceparent import Traceparents
 from halley.broker.waiting import Waiting
 from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
@@ -86,7 +85,6 @@ class Broker:
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
         self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
         self.publications = Publications(new_key())
-        self.traceparents = Traceparents()
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
         self.observers: list[SessionObserver] = []

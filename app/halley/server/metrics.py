@@ -84,11 +84,9 @@ class HalleyCollector(Collector):
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
-        yield _counter(
-            "halley_traceparents_malformed",
-            "Values of traceparent that were dropped, since they are not as W3C Trace Context writes them.",
-            broker.traceparents.malformed,
-        )
+        malformed = {protocol: broker.flows[protocol].malformed_traceparents for protocol in ("bayeux", "wamp")}
+        text = "Values of traceparent that were left out, as they are not in the form of W3C Trace Context."
+        yield _counter("halley_traceparents_malformed", text, malformed, "protocol")
         yield _counter(
             "halley_dropped",
             "Unrecorded events that were not yet delivered when their session ended, except the server's own.",

@@ -169,8 +169,8 @@ def _line(row: Mapping[str, Any]) -> str:
     channel, name, protocol = (orjson.dumps(each).decode() for each in (to_channel(topic), name_of(topic, by), by))
     value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
     nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
-    shown = None if row["details"] is None else ext_of(by, row["details"])
-    ext = "" if shown is None else f',"ext":{shown}'
+    found = None if row["details"] is None else ext_of(by, row["details"])
+    ext = "" if found is None else f',"ext":{found}'
     return (
         f'{{"channel":{channel},"name":{name},"data":{row["payload"]},"position":{row["offset"]},'
         f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}{ext}}}'

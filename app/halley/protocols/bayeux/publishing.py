@@ -26,7 +26,7 @@ from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimit
 from halley.broker.events import Audience, Event
 from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Proof, Rights
-from halley.broker.traceparent import IN_BAYEUX, noted
+from halley.broker.traceparent import IN_BAYEUX
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.binary import bytes_of
@@ -67,7 +67,7 @@ class PublishHandler:
         self._bounds = sessions.bounds
         self._to_topic = sessions.to_topic
         self._laziness = sessions.laziness
-        self._forwarded = [name for name in sessions.options.forwarded_ext if name != IN_BAYEUX]
+        self._forwarded = tuple(name for name in sessions.options.forwarded_ext if name != IN_BAYEUX)
         self._reads_bytes = sessions.options.bytes == "z85"
         self._authorization = authorization
 
@@ -92,7 +92,7 @@ class PublishHandler:
             if message.ext.get("lazy") is True:
                 self._laziness.mark(event)
         if traceparent is not None and not is_service:
-            self._trace(event, traceparent)
+            event.details = self._broker.flows["bayeux"].traced(event.details, IN_BAYEUX, traceparent)
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
@@ -122,7 +122,7 @@ class PublishHandler:
         """
         event = self._event(session, self._topic(fields["channel"]), fields["data"])
         if request.traceparent is not None:
-            self._trace(event, request.traceparent)
+            event.details = self._broker.flows["bayeux"].traced(None, IN_BAYEUX, request.traceparent)
         self._check_rate(request, session, now)
         return self._issue(event, session, session or request, now)
 
@@ -223,12 +223,6 @@ class PublishHandler:
             return encode_data(named).decode() if named else None
         except TypeError as error:
             raise self._no_json(error) from None
-
-    def _trace(self, event: Event, given: object) -> None:
-        """Note what the header or the message says of the trace, unless it is malformed."""
-        traceparent = self._broker.traceparents.read(given)
-        if traceparent is not None:
-            event.details = noted(event.details, IN_BAYEUX, traceparent)
 
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""

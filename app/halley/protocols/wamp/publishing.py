@@ -13,7 +13,7 @@ import orjson
 from halley.broker.commits import Published
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from halley.broker.events import Audience, Event, SessionFilter
-from halley.broker.traceparent import IN_WAMP, noted
+from halley.broker.traceparent import IN_WAMP
 from halley.protocols.contract import ProgramDecisions
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
@@ -119,16 +119,15 @@ class Publishing:
             raise WampError(errors.PAYLOAD_SIZE_EXCEEDED)
 
     def _trace(self, event: Event, message: Publish) -> None:
-        """Note what a PUBLISH says of its trace, by an option or else by a keyword argument, unless it is malformed.
+        """Note what a PUBLISH says of its trace, by an option or else by a keyword argument.
 
         The keyword argument is for clients whose library passes on only the options that it knows.
         """
         given = message.options.get(IN_WAMP)
         if given is None and message.kwargs is not None:
             given = message.kwargs.get(IN_WAMP)
-        traceparent = None if given is None else self._broker.traceparents.read(given)
-        if traceparent is not None:
-            event.details = noted(event.details, IN_WAMP, traceparent)
+        if given is not None:
+            event.details = self._broker.flows["wamp"].traced(event.details, IN_WAMP, given)
 
     def _topic(self, realm: Realm, uri: str) -> str:
         """Return the topic of a URI to publish to. Raises `WampError`, also for the router's own topics."""
