@@ -1,7 +1,8 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
 Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
-as ready when events wait for it, and calls `wake` when a flush is due. So a session is flushed once a turn of the loop.
+as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once per turn of the
+loop, regardless of the number of events.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Broker:
     ) -> None:
         """Make a broker without sessions.
 
-        `wake` is called when a flush is due. `account_of` returns the account to which an address is charged, if any.
+        `wake` is called when a flush is due, by the code that runs the event loop, and `account_of` returns the account
+        of an address, or None if nothing is charged to it.
         """
         self.limits = limits
         self.wake = wake
