@@ -141,6 +141,20 @@ async def test_which_requests_are_not_parsed():
             assert served.house.broker.published == 8
 
 
+@pytest.mark.parametrize("proxies", [(), ("127.0.0.1",)])
+async def test_a_head_with_a_trace_is_not_remembered(proxies):
+    """The next request is in another trace: heads that do not come again would take the places of those that do."""
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with patch.object(ProxiedHeads, "remember", autospec=True) as remember:
+        async with serving(brisk(proxies=proxies, open=True)) as served:
+            wire = await served.wire()
+            for _ in range(3):
+                assert (await wire.post(publish("/a", 1), traceparent=trace)).status == 200
+            assert remember.call_count == 0
+            assert (await wire.post(publish("/a", 1))).status == 200
+            assert remember.call_count == len(proxies)
+
+
 async def connects(served, *sent, before_last=lambda: None):
     """Connect with these ids on one connection, and have each connect answered by an event; return the replies' ids."""
     client_id = await served.open_session("/a")

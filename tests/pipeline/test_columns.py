@@ -31,7 +31,7 @@ def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
         columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults) | COMPUTED)
         assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
-        assert declared.names == [*COLUMNS, *faults, "x", "y", "channel", "name", "time"]
+        assert declared.names == [*COLUMNS, *faults, "x", "y", "channel", "name", "time", "traceparent"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from time import monotonic
 
 import pytest
 from click.testing import CliRunner
+from support import wamp
 from support.lakes import DAY_US, LIFTED, START_US, add, make_lake, row, some_rows
 from support.server import brisk, serving
 from support.values import value
@@ -25,6 +26,7 @@ from halley.pipeline.queries.events import EventReader, Selection, lines
 from halley.protocols.bayeux.names import to_channel
 
 ALL = Pattern(Match.DESCENDANTS, "")
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def offsets(lake, selection, after=0):
@@ -80,17 +82,22 @@ async def test_a_line_is_that_of_the_server(tmp_path):
     async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
         wire = await served.wire()
         for data in ({"a": [1, 2.5, None, "<é\u0007"]}, "text", 0, [], {"event": 1}):
-            await wire.post({"channel": "/caf!c3!a9/~a", "data": data, "ext": {"binary": {"<é": "\u0007"}}})
+            await wire.post(
+                {"channel": "/caf!c3!a9/~a", "data": data, "ext": {"binary": {"<é": "\u0007"}}}, traceparent=TRACE
+            )
+        wamp_client = await wamp.join(served.url)
+        await wamp_client.publish("café.~a", [7], _traceparent=TRACE, disclose_me=True)
         served.house.broker.record_value(
             value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic()
         )
         answer = await wire.request(request("GET", "/history/caf!c3!a9/~a", accept="application/x-ndjson"))
         archive = served.house.apis.archive()
-        rows = [each for batch in archive.history.rows(1, 6) for each in batch]
+        rows = [each for batch in archive.history.rows(1, archive.head) for each in batch if each.topic[:3] == "caf"]
         add(tmp_path / "lake", "events", [row(**each._asdict()) for each in rows])
     found = [line for page in lines(tmp_path / "lake", Selection(ALL)) for line in page]
-    assert all(line.startswith('{"channel":"/caf!c3!a9/~a","name":"/caf') for line in found)
+    assert all(line.startswith('{"channel":"/caf!c3!a9/~a","name":') for line in found)
     assert [re.sub(r',"name":"[^"]*"', "", line, count=1) for line in found] == answer.text.splitlines()
+    assert all(f'"traceparent":"{TRACE}"' in line for line in found[:-1])
     assert '"name":"/café/~a"' in found[-1]
     assert '"nt4":{"type":"struct:\\"é\\u0007\\"","time":7}' in found[-1]
 

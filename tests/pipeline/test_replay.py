@@ -94,6 +94,17 @@ async def test_events_come_again_in_their_order_below_the_prefix(tmp_path):
         assert await heard(served, "/replay/again/**") == expected(some, "/replay/again")
 
 
+async def test_each_event_keeps_its_trace(tmp_path):
+    """It is as the publisher of then gave it, by whichever protocol."""
+    one, two = (f"00-{digit * 32}-{digit * 16}-01" for digit in "12")
+    details = [f'{{"traceparent":"{one}"}}', '{"binary":{}}', f'{{"publisher":7,"_traceparent":"{two}"}}', None]
+    add(tmp_path / "lake", "events", [row(number, details=each) for number, each in enumerate(details, 1)])
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        await replay(served, tmp_path / "lake", at_full_speed(served))
+        page = json.loads((await (await served.wire()).request(request("GET", "/history/replay/**"))).body)
+    assert [each.get("ext") for each in page["events"]] == [{"traceparent": one}, None, {"traceparent": two}, None]
+
+
 async def test_each_event_keeps_its_audience(tmp_path):
     """Clients that were not in an event's audience receive it neither live nor from the history of the replay."""
     audiences = [None, [["ann"], None, [], []], [None, None, [], ["user"]], [None, ["user"], ["ann"], []]]

@@ -59,6 +59,26 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
         assert nt4_time is None
 
 
+def test_the_trace_of_an_event_is_a_column(spark, tmp_path):
+    """It is there by either name, and found by queries."""
+    one, two = (f"00-{digit * 32}-{digit * 16}-01" for digit in "12")
+    details = [None, '{"binary":{}}', f'{{"x":1,"traceparent":"{one}"}}', f'{{"_traceparent":"{two}"}}']
+    add(tmp_path, "events", [row(number, details=each) for number, each in enumerate(details, 1)])
+    add(tmp_path, "events", [row(number) for number in (5, 6)])
+    for condition, found in (
+        ("true", [None, None, one, two, None, None]),
+        (f"traceparent = '{two}'", [two]),
+        (f"traceparent in ('{one}', '{two}')", [one, two]),
+        ("traceparent is not null", [one, two]),
+        ("traceparent is null", [None] * 4),
+        (f"traceparent like '{two[:20]}%'", [two]),
+        (f"traceparent > '{one}'", [two]),
+        (f"not traceparent <=> '{one}'", [None, None, two, None, None]),
+    ):
+        answer = ask(spark, tmp_path, f"select traceparent from events where {condition} order by offset")
+        assert [each.traceparent for each in answer.rows.collect()] == found, condition
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [

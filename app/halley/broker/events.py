@@ -18,6 +18,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from halley.broker.traceparent import IN_BAYEUX, noted, traceparent_in
+
 _OBJECTS_BYTES: Final = 640
 """About how many bytes Python needs for an event in addition to its texts."""
 
@@ -170,10 +172,26 @@ class Event:
     @property
     def ext(self) -> str | None:
         """What Bayeux's subscribers get of its publisher's `ext`, as the text of a JSON object; None if nothing."""
-        return self.details if self.protocol == "bayeux" else None
+        return None if self.details is None else ext_of(self.protocol, self.details)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace in which it was published, as W3C Trace Context writes it; None if its publisher gave none."""
+        return None if self.details is None else traceparent_in(self.details)
 
     def __repr__(self) -> str:
         return f"<Event {self.position or self.publication} on {self.topic}>"
+
+
+def ext_of(protocol: str, details: str) -> str | None:
+    """What Bayeux's subscribers get of an event's details, as the text of a JSON object; None if nothing.
+
+    They get all of Bayeux's own, and of another protocol's the `traceparent`.
+    """
+    if protocol == "bayeux":
+        return details
+    traceparent = traceparent_in(details)
+    return None if traceparent is None else noted(None, IN_BAYEUX, traceparent)
 
 
 class EventRange:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from halley.broker.ports import Erasure
+from halley.broker.traceparent import noted, read
 
 DELAY = "from an event's publication until it is written to a ready subscriber"
 """The definition in the words of the metrics, the console and the pages."""
@@ -99,17 +100,41 @@ class Delays:
 
 
 class Flow:
-    """The numbers of events that one protocol's clients have published and received, and the delays of deliveries."""
+    """The numbers of events that one protocol's clients have published and received, and the delays of deliveries.
 
-    __slots__ = ("_class", "_time_us", "_us", "_written_at", "delays", "delivered", "published")
+    `malformed_traceparents` is how often a publisher has given one that was left out (`traceparent.py`).
+    """
+
+    __slots__ = (
+        "_class",
+        "_time_us",
+        "_us",
+        "_written_at",
+        "delays",
+        "delivered",
+        "malformed_traceparents",
+        "published",
+    )
 
     def __init__(self) -> None:
         self.published = 0
         self.delivered = 0
+        self.malformed_traceparents = 0
         self.delays = Delays()
         # of the latest delay: the event's time, when it was written, and what was counted
         self._time_us, self._written_at = -1, 0.0
         self._us = self._class = 0
+
+    def traced(self, details: str | None, name: str, given: object) -> str | None:
+        """Return an event's details with the `traceparent` that its publisher has given, by the protocol's name for it.
+
+        A malformed one is counted and left out.
+        """
+        traceparent = read(given)
+        if traceparent is None:
+            self.malformed_traceparents += 1
+            return details
+        return noted(details, name, traceparent)
 
     def note_delay(self, time_us: int, now: float, clock_offset_s: float) -> None:
         """Count the delay of an event of the time `time_us` that is written now. On the hot path.

@@ -145,6 +145,7 @@ class Client:
         messages, after = [], None
         for event in events:
             ext = {"idempotency_key": event.key, "audience": event.audience, "after": event.after or after}
+            ext["traceparent"] = event.traceparent
             known = {name: value for name, value in ext.items() if value is not None}
             messages.append({"channel": event.channel, "data": event.data, "ext": known})
             after = event.key if is_strict else None

@@ -23,7 +23,7 @@ class Event:
     """A published event: the channel's name and the data, any JSON value.
 
     `position` is the event's place in the server's history; None if the server sent none. `ext` is what its publisher's
-    `ext` had for subscribers (`bayeux.forwarded_ext`); None if nothing.
+    `ext` had for subscribers (`bayeux.forwarded_ext`), and the `traceparent` of any publisher; None if nothing.
     """
 
     channel: str
@@ -38,7 +38,8 @@ class Keyed:
 
     `data` is any JSON value, `key` an idempotency key of up to 128 characters. `audience` has the form of
     `ext.audience` (`halley/history/README.md`); None: all subscribers. With `after`, another key, the server refuses it
-    with `412:...` unless it remembers a publish with either of the two keys.
+    with `412:...` unless it remembers a publish with either of the two keys. `traceparent` is the trace that it is
+    published in, in the form of W3C Trace Context.
     """
 
     channel: str
@@ -46,6 +47,7 @@ class Keyed:
     key: str
     audience: Mapping[str, Any] | None = None
     after: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

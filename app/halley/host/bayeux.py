@@ -147,7 +147,8 @@ class BayeuxConnection(Connection):
             return False
         self._fields = fields if len(fields) == len(self.headers) else fields_of(self.headers)
         self._post = post = bayeux.endpoint.read_head(fields)
-        if self._has_served or self._is_proxy:  # a client that sends one request only needs no memory
+        # A client that sends one request only needs no memory, and in another trace no request has the same head.
+        if (self._has_served or self._is_proxy) and post.traceparent is None:
             limit = self.shared.limits.head_bytes
             self._repeated = Repeated.of(self._window, len(self.headers) + self._HIDDEN_HEADERS, limit, post)
             if self._is_proxy and self._repeated is not None:

@@ -54,6 +54,7 @@ class HalleyCollector(Collector):
         sessions = Counter(dict.fromkeys(sorted(names), 0))
         sessions.update(session.protocol for session in broker.sessions.values())
         yield _gauge("halley_sessions", "Open sessions, by protocol.", sessions, "protocol")
+        yield _gauge("halley_sessions_max", "Open sessions of all protocols that may be.", broker.limits.sessions)
         yield _counter("halley_sessions_opened", "Sessions opened, by protocol.", broker.opened, "protocol")
         yield _counter("halley_sessions_closed", "Sessions closed, by reason.", broker.closed, "reason")
         yield _gauge(
@@ -69,6 +70,11 @@ class HalleyCollector(Collector):
             broker.waiting.value,
         )
         yield _gauge(
+            "halley_waiting_max_bytes",
+            "Value of halley_waiting_bytes from which on sessions and publishes are refused.",
+            broker.limits.waiting_bytes,
+        )
+        yield _gauge(
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
         )
         delays = {protocol: broker.flows[protocol].delays for protocol in sorted(names)}
@@ -78,6 +84,9 @@ class HalleyCollector(Collector):
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
+        malformed = {protocol: broker.flows[protocol].malformed_traceparents for protocol in ("bayeux", "wamp")}
+        text = "Values of traceparent that were left out, as they are not in the form of W3C Trace Context."
+        yield _counter("halley_traceparents_malformed", text, malformed, "protocol")
         yield _counter(
             "halley_dropped",
             "Unrecorded events that were not yet delivered when their session ended, except the server's own.",

@@ -38,11 +38,12 @@ _LONG_POLLING = Transport.LONG_POLLING
 
 
 class PostHead(NamedTuple):
-    """What the head of a POST says of its messages, and of who sends them."""
+    """What the head of a POST says of its messages, of who sends them, and in which trace."""
 
     content_type: bytes
     cookies: tuple[str, ...]
     token: str | None
+    traceparent: bytes | None = None
 
 
 class BayeuxEndpoint(Endpoint):
@@ -134,14 +135,15 @@ class BayeuxEndpoint(Endpoint):
         """Read what `request` needs from the headers of a POST."""
         cookie = fields.get(b"cookie")
         cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
-        return PostHead(fields.get(b"content-type", b""), cookies, bearer_token(fields.get(b"authorization")))
+        token = bearer_token(fields.get(b"authorization"))
+        return PostHead(fields.get(b"content-type", b""), cookies, token, fields.get(b"traceparent"))
 
     def request(self, post: PostHead, body: bytes, connection: Any, context: Head | Callable[[], Head]) -> Request:
         """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`.
 
         `context` is the request's whole head or makes it.
         """
-        content_type, cookies, token = post
+        content_type, cookies, token, traceparent = post
         is_utf_8 = content_type in IN_UTF_8 or charset_of(content_type) == "utf-8"
         messages = usual(body, self._limits) if is_utf_8 else None
         if messages is not None:
@@ -152,6 +154,8 @@ class BayeuxEndpoint(Endpoint):
             request.has_odd_numbers = batch.has_odd_numbers
         if token is not None:
             request.token = token
+        if traceparent is not None:
+            request.traceparent = traceparent
         return request
 
     def headers(self, reply: Reply, scheme: str) -> list[Header]:

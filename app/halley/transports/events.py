@@ -277,6 +277,7 @@ class EventsEndpoint(Endpoint):
         request = Request([fields], Transport.LONG_POLLING, connection, (), head)
         request.has_odd_numbers = has_odd_numbers
         request.token, request.visitor = token, caller.proof
+        request.traceparent = head.fields.get(b"traceparent")
         reply = await connection.reply_to(request)
         if reply is None:
             return

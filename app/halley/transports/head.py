@@ -30,8 +30,14 @@ _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
 def fields_of(headers: Sequence[Header]) -> dict[bytes, bytes]:
-    """Return the first of each header field by its name, as `Head` has them; a proxy may add another one behind it."""
-    return dict(reversed(headers))
+    """Return the first of each header field by its name, as `Head` has them; a proxy may add another one behind it.
+
+    Of `traceparent` there may be only one: two are one field that is malformed (RFC 9110, 5.3).
+    """
+    fields = dict(reversed(headers))
+    if b"traceparent" in fields and len(fields) < len(headers):
+        fields[b"traceparent"] = b",".join(value for name, value in headers if name == b"traceparent")
+    return fields
 
 
 @dataclass(slots=True, eq=False)

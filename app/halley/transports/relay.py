@@ -24,7 +24,8 @@ from halley.transports.guard import Rejection
 from halley.transports.head import JSON, Head, Header
 from halley.transports.middleware import Note, head_in
 
-_OF_WEBSOCKETS = b"sec-websocket-"
+_OF_OPENING = (b"sec-websocket-", b"traceparent")
+"""How the headers begin that are about the request that opens a WebSocket, and not about its messages."""
 
 
 class Answer(NamedTuple):
@@ -136,7 +137,7 @@ def relay_text(
     """Pass on the messages of a WebSocket as the POST that they would be (`protocols.bayeux.socket.Relay`)."""
     request = misdirected.request
     opening = cast(Head, request.context)
-    fields = {name: value for name, value in opening.fields.items() if not name.startswith(_OF_WEBSOCKETS)}
+    fields = {name: value for name, value in opening.fields.items() if not name.startswith(_OF_OPENING)}
     fields |= [JSON]
     head = Head("POST", opening.path, opening.query_string, fields, opening.address, opening.scheme)
     target = opening.path.encode() + (b"?%b" % opening.query_string if opening.query_string else b"")

@@ -26,6 +26,7 @@ _RANGE = {"first": "the first offset", "last": "the last offset"}
 _COMPUTED = {
     "channel": "the topic as Bayeux writes it: a channel",
     "name": "the topic as its publisher writes it: a URI of WAMP, a name of NetworkTables, else the channel",
+    "traceparent": "the trace in which it was published, as W3C Trace Context writes it; null where unknown",
 }
 LIFTED = "a scalar from payloads, null where that is missing or of another type"
 

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from halley.broker.events import to_text
+from halley.broker.events import ext_of, to_text
 from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.place import Where
@@ -187,7 +187,8 @@ def _line(row: Mapping[str, Any]) -> str:
     channel, name, protocol = (orjson.dumps(each).decode() for each in (to_channel(topic), name_of(topic, by), by))
     value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
     nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
-    ext = f',"ext":{row["details"]}' if row["details"] is not None and row["protocol"] == "bayeux" else ""
+    found = None if row["details"] is None else ext_of(by, row["details"])
+    ext = "" if found is None else f',"ext":{found}'
     return (
         f'{{"channel":{channel},"name":{name},"data":{row["payload"]},"position":{row["offset"]},'
         f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}{ext}}}'

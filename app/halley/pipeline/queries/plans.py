@@ -119,9 +119,9 @@ class _Table(NamedTuple):
         if kind in _MIRRORED and self._column(children[0]) is None:
             kind, children = _MIRRORED[kind], children[::-1]
         column = self._column(children[0]) if children else None
-        if column is None:
+        computed = self.view.computed.get(column or "")
+        if column is None or (computed is not None and computed.kind == "traceparent"):  # details have no statistics
             return ANYTHING
-        computed = self.view.computed.get(column)
         if kind in ("IsNotNull", "IsNull"):
             source = column if computed is None else computed.source
             return between(source) if kind == "IsNotNull" else f"`{source}` is null"

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from halley.broker.policy import SERVERS_OWN
+from halley.broker.traceparent import traceparent_in
 from halley.client import Client, Keyed, Refused
 from halley.history import checksummed_json
 from halley.history.stored import audience_of
@@ -173,7 +174,9 @@ class Replay:
         audience = audience_of(row["audience"])
         audience_fields = None if audience is None else audience._asdict()
         channel = self._plan.prefix + to_channel(row["topic"])
-        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", audience_fields)
+        key = f"replay-{self._run}-{row['offset']}"
+        traceparent = None if row["details"] is None else traceparent_in(row["details"])
+        return Keyed(channel, orjson.loads(row["payload"]), key, audience_fields, traceparent=traceparent)
 
     def _refuse(self, row: Row, verdict: Refused) -> None:
         if verdict.error.startswith("403:"):

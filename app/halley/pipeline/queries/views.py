@@ -4,6 +4,7 @@ channel   the topic's channel, as Bayeux writes it
 name      the topic's name as the publisher's protocol writes it
 time ...  for each column that ends in `_us` a timestamp, named without that ending
 day       the tables' column `day`, which is computed, since it is only in the names of folders
+traceparent  the trace in which an event was published, which is one of its details
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from deltalake import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
+from halley.broker.traceparent import IN_BAYEUX, IN_WAMP
 from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, no_lake
 from halley.pipeline.lake.dictionary import meaning
@@ -34,7 +36,7 @@ _NAMES: tuple[Literal["channel", "name"], ...] = ("channel", "name")
 class Computed(NamedTuple):
     """How a column is computed from the stored column `source`; a name depends on the column `protocol`, too."""
 
-    kind: Literal["channel", "name", "time", "day"]
+    kind: Literal["channel", "name", "traceparent", "time", "day"]
     source: str
 
     def of_row(self) -> str:
@@ -43,6 +45,9 @@ class Computed(NamedTuple):
             return names.channel(self.source)
         if self.kind == "name":
             return names.name_of(self.source, "protocol")
+        if self.kind == "traceparent":
+            found = (f"get_json_object({self.source}, '$.{name}')" for name in (IN_BAYEUX, IN_WAMP))
+            return f"coalesce({', '.join(found)})"
         time = f"timestamp_micros({self.source})"
         return f"date({time})" if self.kind == "day" else time
 
@@ -66,9 +71,10 @@ class View(NamedTuple):
     @property
     def schema(self) -> StructType:
         """All columns in order, each with its meaning as a comment."""
-        types = {"channel": StringType(), "name": StringType(), "time": TimestampType()}
         computed = [
-            StructField(name, types[each.kind]) for name, each in self.computed.items() if name not in self.stored.names
+            StructField(name, TimestampType() if each.kind == "time" else StringType())
+            for name, each in self.computed.items()
+            if name not in self.stored.names
         ]
         return StructType(
             [
@@ -154,5 +160,7 @@ def view_of(folder: Where, table: LakeTable | None) -> View:
     for each in columns.names:
         if each.endswith("_us") and each.removesuffix("_us") not in columns.names:
             computed[each.removesuffix("_us")] = Computed("time", each)
+    if "details" in columns.names and "traceparent" not in columns.names:
+        computed["traceparent"] = Computed("traceparent", "details")
     stored = StructType.fromJson(json.loads(Schema.from_arrow(columns).to_json()))
     return View(name, folder, table, stored, computed)

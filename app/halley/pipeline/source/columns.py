@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 
 from halley.broker.names import Match, Pattern, matches
+from halley.broker.traceparent import traceparent_in
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
 from halley.protocols.bayeux.names import Bounds, to_channel
@@ -27,7 +28,7 @@ FAULT_COLUMNS = ("fault", "fault_last")
 """Columns that are null in an event's row. In other rows they mean that the offsets from the row's to `fault_last` have
 no event, for the reason `fault`."""
 
-COMPUTED = {"channel": "string", "name": "string", "time": "timestamp"}
+COMPUTED = {"channel": "string", "name": "string", "time": "timestamp", "traceparent": "string"}
 """The columns that are computed of stored ones, as the lake's SQL has them, with their types."""
 
 _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
@@ -194,6 +195,8 @@ def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
     """Return the values of a column of `COMPUTED` for rows whose stored columns are given by name."""
     if column == "time":
         return stored["time_us"]
+    if column == "traceparent":
+        return [None if details is None else traceparent_in(details) for details in stored["details"]]
     topics = stored["topic"]
     if column == "channel":
         channels = {topic: to_channel(topic) if topic else None for topic in set(topics)}

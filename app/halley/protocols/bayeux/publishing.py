@@ -11,7 +11,9 @@ null does not restrict:
 An audience only narrows the set of subscribers, so every publisher may give one. An unknown field is refused: a
 misspelt name must not publish the event to all subscribers.
 
-Of all else in `ext`, subscribers get what `bayeux.forwarded_ext` names, and nothing more: CometD forwards even tokens.
+Of all else in `ext`, subscribers get `traceparent` (`broker/traceparent.py`) and what `bayeux.forwarded_ext` names, and
+nothing more: CometD forwards even tokens. A `traceparent` in the header of the request is that of all its publishes,
+except of those that have their own.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimit
 from halley.broker.events import Audience, Event
 from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Proof, Rights
+from halley.broker.traceparent import IN_BAYEUX
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.binary import bytes_of
@@ -64,7 +67,8 @@ class PublishHandler:
         self._bounds = sessions.bounds
         self._to_topic = sessions.to_topic
         self._laziness = sessions.laziness
-        self._forwarded, self._reads_bytes = sessions.options.forwarded_ext, sessions.options.bytes == "z85"
+        self._forwarded = tuple(name for name in sessions.options.forwarded_ext if name != IN_BAYEUX)
+        self._reads_bytes = sessions.options.bytes == "z85"
         self._authorization = authorization
 
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
@@ -81,10 +85,14 @@ class PublishHandler:
         is_service = channel.startswith(SERVICE)
         are_bytes = self._reads_bytes and not is_service and self._take_bytes(message)
         event = self._event(session, topic, self._data(message), visitor)
+        traceparent: object = request.traceparent
         if message.ext is not None and not is_service:
             event.details = self._details(message.ext, without="binary" if are_bytes else "")
+            traceparent = message.ext.get(IN_BAYEUX, traceparent)
             if message.ext.get("lazy") is True:
                 self._laziness.mark(event)
+        if traceparent is not None and not is_service:
+            event.details = self._broker.flows["bayeux"].traced(event.details, IN_BAYEUX, traceparent)
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
@@ -113,6 +121,8 @@ class PublishHandler:
         Raises `Fault`.
         """
         event = self._event(session, self._topic(fields["channel"]), fields["data"])
+        if request.traceparent is not None:
+            event.details = self._broker.flows["bayeux"].traced(None, IN_BAYEUX, request.traceparent)
         self._check_rate(request, session, now)
         return self._issue(event, session, session or request, now)
 

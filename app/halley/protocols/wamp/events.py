@@ -16,6 +16,7 @@ import orjson
 
 from halley.broker.events import BARE, Event
 from halley.broker.names import Match, Pattern
+from halley.broker.traceparent import IN_WAMP
 from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, NONE, NOTHING, parts, text_of
 from halley.protocols.wamp.messages import EVENT
 from halley.protocols.wamp.names import to_uri
@@ -92,14 +93,22 @@ def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) ->
 def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
     """Return EVENT.Details as JSON text: what the publisher disclosed, and `topic` unless the pattern is exact.
 
-    A NetworkTables value also has its type and its time in microseconds. `more` are further members as JSON text.
+    They have `_traceparent` from any protocol. A NetworkTables value also has its type and its time in microseconds.
+    `more` are further members as JSON text.
     """
-    members = [event.details[1:-1]] if event.details and event.protocol == "wamp" else []
+    members = [] if event.details is None else _details_from(event, event.details)
     if event.nt4_type is not None:
         members.append(f'"_nt4_type":{orjson.dumps(event.nt4_type).decode()},"_nt4_time":{event.nt4_time_us or 0}')
     if pattern.match is not Match.EXACT:
         members.append(f'"topic":{orjson.dumps(to_uri(event.topic)).decode()}')
     return f"{{{','.join((*members, *more))}}}".encode() if members or more else _NO_DETAILS
+
+
+def _details_from(event: Event, details: str) -> list[str]:
+    if event.protocol == "wamp":
+        return [details[1:-1]]
+    traceparent = event.traceparent
+    return [] if traceparent is None else [f'"{IN_WAMP}":"{traceparent}"']
 
 
 def _encode(event: Event, number: int, details: bytes, form: Format) -> bytes:

@@ -13,6 +13,7 @@ import orjson
 from halley.broker.commits import Published
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.traceparent import IN_WAMP
 from halley.protocols.contract import ProgramDecisions
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
@@ -68,6 +69,8 @@ class Publishing:
             _apply_options(event, session, options)
             event.audience = self._audience(options)
             event.idempotency_key = self._key(options)
+        if not is_plain or message.kwargs is not None:
+            self._trace(event, message)
         return event
 
     def submit(self, session: WampSession, message: Publish, event: Event, now: float) -> None:
@@ -114,6 +117,17 @@ class Publishing:
         if len(payload) > self._broker.limits.data_bytes:
             self._broker.hits["data_bytes"] += 1
             raise WampError(errors.PAYLOAD_SIZE_EXCEEDED)
+
+    def _trace(self, event: Event, message: Publish) -> None:
+        """Note what a PUBLISH says of its trace, by an option or else by a keyword argument.
+
+        The keyword argument is for clients whose library passes on only the options that it knows.
+        """
+        given = message.options.get(IN_WAMP)
+        if given is None and message.kwargs is not None:
+            given = message.kwargs.get(IN_WAMP)
+        if given is not None:
+            event.details = self._broker.flows["wamp"].traced(event.details, IN_WAMP, given)
 
     def _topic(self, realm: Realm, uri: str) -> str:
         """Return the topic of a URI to publish to. Raises `WampError`, also for the router's own topics."""
