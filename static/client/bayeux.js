@@ -53,7 +53,7 @@ const LOST_MS = 10_000;
 const FRAME_CHARS = 20_000; // at most 60,000 bytes; some servers close the connection for a message of more than 64 KiB
 const ONLY_NEW = -1; // in place of a position, as ALL
 const ALL = -2;
-const TOKEN_REFUSED = /^403:(token_\w+):handshake_denied$|^403::(token_expired)$/; // the latter ends a session
+const TOKEN_REFUSED = /^403:(token_\w+):handshake_denied$|^403::(token_expired)$/; // the second ends a session
 const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; by POST the reply says why
 
 /** A message, as Bayeux names its fields. @typedef {Record<string, any>} Message */
@@ -194,7 +194,7 @@ export class Bayeux extends EventTarget {
   subscribe(pattern, ext) {
     const known = this.#subscriptions.get(pattern);
     if (known && !ext) return;
-    // A position that is given anew is of the log that the server has.
+    // A position that the program gives is of the log that the server has.
     if (known) Object.assign(known, { askedOf: null, ext: { ...known.ext, replay_log: undefined, ...ext }, news: ext });
     else this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null, ext });
     this.#emit("change");

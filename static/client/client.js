@@ -200,19 +200,23 @@ export class HalleyClient {
 
   /** End the session, and all subscriptions. What is under way is rejected. */
   async close() {
-    this.#isClosed = true;
-    globalThis.removeEventListener?.("online", this.#hurry);
+    this.#leaveForGood();
     const left = this.#bayeux.disconnect();
     for (const entry of this.#entries) settled(entry)?.reject(new BayeuxError("the client is closed"));
     this.#entries.clear();
     await left;
   }
 
+  #leaveForGood() {
+    this.#isClosed = true;
+    globalThis.removeEventListener?.("online", this.#hurry);
+  }
+
   /** Wait until it is connected. @param {AbortSignal} deadline */
   async #connected(deadline) {
     while (this.state !== "connected") {
       if (this.state === "disconnected") throw this.#bayeux.error ?? new BayeuxError("the client is closed");
-      if (deadline.aborted) throw new BayeuxError("not connected", null, undefined);
+      if (deadline.aborted) throw new BayeuxError(`not connected within ${PUBLISH_MS / 1000} s`);
       await new Promise((/** @type {(value?: any) => void} */ resolve) => {
         this.#bayeux.addEventListener("change", resolve, { once: true });
         deadline.addEventListener("abort", resolve, { once: true });
@@ -256,7 +260,7 @@ export class HalleyClient {
   /** The server has ended a subscription, or the client if `channel` is null. @param {Error} error */
   #end(error, /** @type {string | null} */ channel) {
     const entries = channel === null ? [...this.#entries] : this.#entriesOf(channel);
-    if (channel === null) this.#isClosed = true;
+    if (channel === null) this.#leaveForGood();
     const isAwaited = channel !== null && entries.every(({ settle }) => settle);
     for (const entry of entries) settled(entry)?.reject(error);
     for (const entry of entries) this.#entries.delete(entry);

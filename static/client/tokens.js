@@ -7,7 +7,7 @@ import { within } from "./waits.js";
 const TOKEN_MS = 30_000; // for a function to return a token
 
 /**
- * A token, or a function that returns one, also by a promise. An empty string is no token.
+ * A token, or a function that returns one, also by a promise. An empty string stands for none.
  *
  * The function is called when a connection begins, with null; and with the reason, such as `token_expired` or
  * `token_invalid`, when the server has refused what it returned last. It should return another token then.

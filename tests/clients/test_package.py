@@ -1,4 +1,4 @@
-"""The npm package `halley-client`: packed, installed into a project with strict TypeScript, and used in Node and Chromium.
+"""The npm package `halley-client`: packed, installed into a project with strict TypeScript, used in Node and Chromium.
 
 `project/` is that project. Its tools are those of `tests/static`, and npm gets nothing from a registry.
 """
@@ -20,9 +20,10 @@ import pytest
 from browser.conftest import RestartableServer
 from clients.foreign import DEADLINE_S, until
 from clients.kinds import HERE
+from readme.table import block
 from support.folder_server import files
 from support.programs import require_program, unavailable
-from support.readme import ROOT
+from support.readme import ROOT, page
 
 import halley
 from halley.access.tokens import hash_of, new_token
@@ -46,10 +47,10 @@ leeway_s = 0
 SOCKETS = {"long-polling": "--no-experimental-websocket", "websocket": "--experimental-websocket"}
 
 
-def run(*command, cwd, **options):
-    """Run a command to its end, within a minute; return what it has written."""
+def run(*command, cwd):
+    """Run a command to its end, within two minutes; return what it has written."""
     return subprocess.run(
-        command, cwd=cwd, check=False, timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+        command, cwd=cwd, check=False, timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -58,6 +59,11 @@ def done(*command, cwd):
     ended = run(*command, cwd=cwd)
     assert ended.returncode == 0, ended.stdout
     return ended.stdout
+
+
+def table_of(token):
+    """The lines of the settings for a token."""
+    return f'[[tokens]]\nid = "ada"\nrole = "member"\nhash = "{hash_of(token)}"\n'
 
 
 def tool(name):
@@ -152,6 +158,11 @@ class NodeProgram:
         """All that the program has shown under that name, in order."""
         return [value for name, value in self._shown if name == what]
 
+    def around(self, line, what):
+        """What it has shown under that name before a line, and after it."""
+        at = self._shown.index(line)
+        return ([value for name, value in part if name == what] for part in (self._shown[:at], self._shown[at:]))
+
     async def until(self, condition):
         """Wait for a condition, and say what was seen if it does not come."""
         try:
@@ -231,33 +242,60 @@ async def test_a_program_loses_nothing_over_kills_and_expired_tokens(transport, 
 
 @pytest.mark.slow
 @pytest.mark.node
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_log_that_was_replaced_is_reported(project, tmp_path):
+    """A server whose data was deleted does not have the positions: both ways say so once, and go on."""
+    (tmp_path / "secret").write_text(SECRET)
+    server = RestartableServer(tmp_path, JWTS)
+    await server.start()
+    try:
+        async with program(project, server.port) as client:
+            await client.goes_on(20)
+            await server.stop(signal.SIGKILL)
+            shutil.rmtree(tmp_path / "halley-data")
+            await server.start()
+            await client.until(lambda: len(client.shown("gap")) == 2)
+            await client.goes_on(20)
+            await client.end()
+    finally:
+        await server.close()
+    gaps = sorted(client.shown("gap"), key=lambda gap: "channel" in gap)
+    assert [(gap.get("channel"), gap["reason"]) for gap in gaps] == [(None, "ahead"), ("/orders/*", "ahead")]
+    for gap, what in zip(gaps, ("streamed", "subscribed"), strict=True):
+        old, new = client.around(["gap", gap], what)
+        assert old[-1][1] <= gap["from"]
+        assert gap["to"] < new[0][1]
+        assert new == sorted(new)
+
+
+@pytest.mark.slow
+@pytest.mark.node
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_that_vite_has_built_works(project, chromium, tmp_path):
     """In Chromium, on another origin than the server's, with a token in the header of its stream."""
     done(tool("vite"), "build", "--base", "./", cwd=project)
     token = new_token()
-    line = f'[[tokens]]\nid = "ada"\nrole = "member"\nhash = "{hash_of(token)}"\n'
-    server = RestartableServer(tmp_path, RULES + line)
+    server = RestartableServer(tmp_path, RULES + table_of(token))
     await server.start()
     browser = await chromium.browser()
-    page = await (await browser.new_context()).new_page()
+    tab = await (await browser.new_context()).new_page()
     complaints = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
     try:
         with files(project / "dist") as origin:
-            await page.goto(f"{origin}/index.html?server={server.url}&token={token}")
-            await page.wait_for_function("streamed.textContent && subscribed.textContent")
-            assert await page.title() == "websocket"
+            await tab.goto(f"{origin}/index.html?server={server.url}&token={token}")
+            await tab.wait_for_function("streamed.textContent && subscribed.textContent")
+            assert await tab.title() == "websocket"
             await server.stop(signal.SIGKILL)
             await server.start()
             async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
                 assert (await http.post(f"{server.url}/events/room/a", json="again")).status_code == 200
-            await page.wait_for_function("[streamed, subscribed].every(({ textContent }) => textContent.includes('again'))")
-            texts = [await page.text_content(f"#{name}") for name in ("subscribed", "streamed")]
+            await tab.wait_for_function("[streamed, subscribed].every(({ innerText }) => innerText.includes('again'))")
+            texts = [await tab.text_content(f"#{name}") for name in ("subscribed", "streamed")]
     finally:
-        await page.context.close()
+        await tab.context.close()
         await server.close()
     assert texts == ["hello again "] * 2
     assert [text for text in complaints if "net::ERR_" not in text] == []  # the browser's own, of the lost connections
@@ -265,7 +303,40 @@ async def test_a_page_that_vite_has_built_works(project, chromium, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.node
-def test_its_size_is_printed(project):
-    """`npm run size` says how much a page loads, and the page says the same, to a tenth of a KB."""
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_examples_of_the_page_run(tarball, tmp_path):
+    """Installed as the page says, but from the file; its programs print what is published."""
+    install = block("client-install").replace("halley-client", f"--offline --no-audit --no-fund {tarball}")
+    done("bash", "-c", install, cwd=tmp_path)
+    token = new_token()
+    (tmp_path / "token").write_text(token)
+    everyone = '[[access]]\nrole = "anonymous"\nverb = "*"\npattern = "/orders/*"\n'
+    server = RestartableServer(tmp_path, f"{everyone}{RULES}{table_of(token)}")
+    await server.start()
+    try:
+        for example in (block("client-orders"), block("client-stream")):
+            script = tmp_path / "example.mjs"
+            script.write_text(example.replace("http://127.0.0.1:8080", server.url))
+            process = await asyncio.create_subprocess_exec(
+                require_program("node"), str(script), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+            )
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    assert b" /orders/new { id: 7 }\n" in await process.stdout.readline()
+            finally:
+                process.kill()
+                await process.communicate()
+    finally:
+        await server.close()
+
+
+@pytest.mark.slow
+@pytest.mark.node
+def test_its_size_is_printed():
+    """`npm run size` says how much a page loads, and the page about the package says the same."""
+    tool("vite")
     printed = done("npm", "run", "--silent", "size", cwd=PACKAGE)
-    assert re.fullmatch(r"halley-client: \d+\.\d KB minified, \d+\.\d KB with gzip\n", printed)
+    sizes = re.fullmatch(r"halley-client: (\d+\.\d) KB minified, (\d+\.\d) KB with gzip\n", printed)
+    assert sizes is not None
+    minified, compressed = (round(float(size)) for size in sizes.groups())
+    assert f"{minified} KB minified, {compressed} KB with gzip" in page("static/client/README.md")
