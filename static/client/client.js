@@ -11,6 +11,7 @@ import { pause } from "./waits.js";
 
 const ALL = -2; // Bayeux' name for what is before all positions
 const PUBLISH_MS = 30_000; // in which a publish is done, or rejected
+const WAITING_PUBLISHES = 1_000; // the maximum number that wait for a connection; more are rejected
 const REPEAT_MS = 250; // before a publish is sent again
 
 /**
@@ -46,11 +47,11 @@ const REPEAT_MS = 250; // before a publish is sent again
 
 /**
  * A subscription as the client keeps it. `floor` is the position after which its events are wanted; null for all that
- * come. `settle` resolves or rejects what `subscribe` has returned; undefined once that is done.
+ * come. `settle` resolves or rejects `granted`, which `subscribe` has returned; undefined once that is done.
  *
  * @typedef {{
  *   channel: string, callback: (event: ReceivedEvent<any>) => void, floor: number | null,
- *   settle?: { resolve: () => void, reject: (error: Error) => void }
+ *   granted?: Promise<Subscription>, settle?: { resolve: () => void, reject: (error: Error) => void }
  * }} Entry
  */
 
@@ -103,6 +104,8 @@ export class HalleyClient {
   /** What was reported last. @type {{ state: Bayeux["state"], retryAt: number }} */
   #reported = { state: "disconnected", retryAt: 0 };
   #isClosed = false;
+  /** Wakes each publish that waits for a connection. @type {Set<() => void>} */
+  #waiting = new Set();
   #hurry = () => {
     if (this.state === "reconnecting") this.#bayeux.connect();
   };
@@ -168,7 +171,8 @@ export class HalleyClient {
     this.#follow();
     const position = () => highest(entry.floor, this.#bayeux.reached(channel));
     const subscription = new Subscription(channel, position, () => this.#leave(entry));
-    return granted.then(() => subscription);
+    entry.granted = granted.then(() => subscription);
+    return entry.granted;
   }
 
   /**
@@ -202,8 +206,7 @@ export class HalleyClient {
   async close() {
     this.#leaveForGood();
     const left = this.#bayeux.disconnect();
-    for (const entry of this.#entries) settled(entry)?.reject(new BayeuxError("the client is closed"));
-    this.#entries.clear();
+    this.#drop([...this.#entries], new BayeuxError("the client is closed"));
     await left;
   }
 
@@ -217,9 +220,11 @@ export class HalleyClient {
     while (this.state !== "connected") {
       if (this.state === "disconnected") throw this.#bayeux.error ?? new BayeuxError("the client is closed");
       if (deadline.aborted) throw new BayeuxError(`not connected within ${PUBLISH_MS / 1000} s`);
+      if (this.#waiting.size >= WAITING_PUBLISHES) throw new BayeuxError("too many unsent messages");
       await new Promise((/** @type {(value?: any) => void} */ resolve) => {
-        this.#bayeux.addEventListener("change", resolve, { once: true });
+        this.#waiting.add(resolve);
         deadline.addEventListener("abort", resolve, { once: true });
+        deadline.addEventListener("abort", () => this.#waiting.delete(resolve), { once: true });
       });
     }
   }
@@ -228,6 +233,10 @@ export class HalleyClient {
   #follow() {
     for (const entry of this.#entries) if (this.#bayeux.isGranted(entry.channel)) settled(entry)?.resolve();
     const { state, error, retryAt } = this.#bayeux;
+    if (state === "connected" || state === "disconnected") {
+      for (const wake of this.#waiting) wake();
+      this.#waiting.clear();
+    }
     const before = this.#reported;
     this.#reported = { state, retryAt };
     if (state === "connected" && before.state !== state) call(this.#options.onOpen);
@@ -261,10 +270,22 @@ export class HalleyClient {
   #end(error, /** @type {string | null} */ channel) {
     const entries = channel === null ? [...this.#entries] : this.#entriesOf(channel);
     if (channel === null) this.#leaveForGood();
-    const isAwaited = channel !== null && entries.every(({ settle }) => settle);
-    for (const entry of entries) settled(entry)?.reject(error);
-    for (const entry of entries) this.#entries.delete(entry);
-    if (!isAwaited) call(this.#options.onEnd ?? raise, { error, channel });
+    if (channel !== null && entries.every(({ settle }) => settle)) {
+      for (const entry of entries) settled(entry)?.reject(error); // an uncaught exception where nobody waits for it
+      for (const entry of entries) this.#entries.delete(entry);
+      return;
+    }
+    this.#drop(entries, error);
+    call(this.#options.onEnd ?? raise, { error, channel });
+  }
+
+  /** End subscriptions for a reason that the program knows. @param {Entry[]} entries @param {Error} error */
+  #drop(entries, error) {
+    for (const entry of entries) {
+      entry.granted?.catch(() => {}); // may be waited for by nobody
+      settled(entry)?.reject(error);
+      this.#entries.delete(entry);
+    }
   }
 
   /** The subscriptions to a channel. @param {string} channel */

@@ -9,7 +9,7 @@ import { endpoint } from "./endpoint.js";
 import { checkPlatform } from "./platform.js";
 import { ServerSentEvents } from "./server-sent-events.js";
 import { Tokens } from "./tokens.js";
-import { pause } from "./waits.js";
+import { abortedWith, pause } from "./waits.js";
 
 const HEAD_MS = 30_000; // for the head of the response; a server may read its history before that
 const SILENCE_MS = 60_000; // four times as long as a server is silent (`events.alive_s`); then the connection is lost
@@ -164,10 +164,10 @@ export class EventStream {
    * @returns {AsyncGenerator<StreamedEvent<T>, Error, void>}
    */
   async *#connection(backoff) {
-    const life = new AbortController();
+    const { controller, release } = abortedWith(this.#signal);
     let blocks = 0;
     try {
-      for await (const block of blocksOf(await this.#open(life), life)) {
+      for await (const block of blocksOf(await this.#open(controller), controller)) {
         this.#signal.throwIfAborted();
         blocks += 1;
         if (blocks > 1) backoff.reset(); // a server that has no room sends the first one, too
@@ -179,12 +179,13 @@ export class EventStream {
       this.#signal.throwIfAborted();
       return error;
     } finally {
-      life.abort();
+      controller.abort();
+      release();
     }
   }
 
-  /** Send the request, and return the body of its response. @param {AbortController} life */
-  async #open(life) {
+  /** Send the request, and return the body of its response. @param {AbortController} controller */
+  async #open(controller) {
     const url = new URL(this.#url);
     const token = await this.#tokens.next();
     /** @type {Record<string, string>} */
@@ -193,10 +194,10 @@ export class EventStream {
     if (this.#position !== null) headers["Last-Event-ID"] = String(this.#position);
     else if (this.#options.last !== undefined) url.searchParams.set("last", String(this.#options.last));
     if (this.#position !== null && this.#log) url.searchParams.set("log", this.#log);
-    const response = await ended(HEAD_MS, life, "no response", async () => {
-      const signal = AbortSignal.any([life.signal, this.#signal]);
+    const response = await ended(HEAD_MS, controller, "no response", async () => {
+      const { signal } = controller;
       return fetch(url, { headers, signal, cache: "no-store" }).catch((cause) => {
-        throw life.signal.aborted ? cause : new Error("the server cannot be reached", { cause });
+        throw signal.aborted ? cause : new Error("the server cannot be reached", { cause });
       });
     });
     const { status } = response;
@@ -205,7 +206,7 @@ export class EventStream {
       throw new Error(`the server responded with HTTP ${status}`);
     }
     if (status !== 200) {
-      const text = (await ended(HEAD_MS, life, "no response", () => response.text())).slice(0, TEXT_CHARS);
+      const text = (await ended(HEAD_MS, controller, "no response", () => response.text())).slice(0, TEXT_CHARS);
       throw new StreamError(`the server responded with HTTP ${status}: ${text}`, status, text);
     }
     if (!response.body || !response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
@@ -264,14 +265,14 @@ function isAboutToken({ status, reason }) {
  * The blocks of a body, as they come.
  *
  * @param {ReadableStream<Uint8Array>} body
- * @param {AbortController} life
+ * @param {AbortController} controller
  */
-async function* blocksOf(body, life) {
+async function* blocksOf(body, controller) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   const parser = new ServerSentEvents();
   for (;;) {
-    const { done, value } = await ended(SILENCE_MS, life, "nothing was received", () => reader.read());
+    const { done, value } = await ended(SILENCE_MS, controller, "nothing was received", () => reader.read());
     if (done) return;
     yield* blocksIn(parser, decoder.decode(value, { stream: true }));
   }
@@ -300,13 +301,13 @@ function parsed(data) {
  *
  * @template T
  * @param {number} ms
- * @param {AbortController} life
+ * @param {AbortController} controller
  * @param {string} missing
  * @param {() => Promise<T>} read
  * @returns {Promise<T>}
  */
-async function ended(ms, life, missing, read) {
-  const timer = setTimeout(() => life.abort(new Error(`${missing} within ${ms / 1000} s`)), ms);
+async function ended(ms, controller, missing, read) {
+  const timer = setTimeout(() => controller.abort(new Error(`${missing} within ${ms / 1000} s`)), ms);
   try {
     return await read();
   } finally {

@@ -43,3 +43,18 @@ export async function pause(ms, signal) {
   });
   signal.throwIfAborted();
 }
+
+/**
+ * A controller that is aborted with a signal, until it is released: `AbortSignal.any` does not give back its memory in
+ * Node 20 as long as the signal lives.
+ *
+ * @param {AbortSignal} [signal]
+ * @returns {{ controller: AbortController, release: () => void }}
+ */
+export function abortedWith(signal) {
+  const controller = new AbortController();
+  const abort = () => controller.abort(signal?.reason);
+  if (signal?.aborted) abort();
+  signal?.addEventListener("abort", abort);
+  return { controller, release: () => signal?.removeEventListener("abort", abort) };
+}
