@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import signal
@@ -322,7 +323,10 @@ async def test_the_examples_of_the_page_run(tarball, tmp_path):
             )
             try:
                 async with asyncio.timeout(DEADLINE_S):
-                    assert b" /orders/new { id: 7 }\n" in await process.stdout.readline()
+                    lines = [await process.stdout.readline()]
+                    if lines[0].startswith(b"published at "):  # the reply may come before the event, or after it
+                        lines.append(await process.stdout.readline())
+                assert b" /orders/new { id: 7 }\n" in lines[-1]
             finally:
                 process.kill()
                 await process.communicate()
@@ -338,5 +342,5 @@ def test_its_size_is_printed():
     printed = done("npm", "run", "--silent", "size", cwd=PACKAGE)
     sizes = re.fullmatch(r"halley-client: (\d+\.\d) KB minified, (\d+\.\d) KB with gzip\n", printed)
     assert sizes is not None
-    minified, compressed = (round(float(size)) for size in sizes.groups())
-    assert f"{minified} KB minified, {compressed} KB with gzip" in page("static/client/README.md")
+    minified, compressed = (math.ceil(float(size)) for size in sizes.groups())
+    assert f"Up to {minified} KB minified, {compressed} KB with gzip" in page("static/client/README.md")

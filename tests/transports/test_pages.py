@@ -138,7 +138,7 @@ def test_a_path_is_known_as_it_was_sent(told, expected):
 
 
 def test_the_package_of_the_client_is_served_as_what_it_is():
-    """The folder of the npm package is below `/client`, for pages without a build step; its modules run in a browser."""
+    """The folder of the npm package is below `/client`, for pages that have no build step."""
     for path, kind in (
         ("/client/index.js", b"text/javascript; charset=utf-8"),
         ("/client/package.json", b"application/json; charset=utf-8"),
