@@ -1,6 +1,6 @@
 /**
- * A Bayeux 1.0 client for browsers: over a WebSocket, or by long-polling over `fetch` where there is none. It does not
- * depend on the page that uses it.
+ * A Bayeux 1.0 client for browsers and Node: over a WebSocket, or by long-polling over `fetch` where there is none. It
+ * does not depend on the program that uses it. `HalleyClient` is the same with a callback for each subscription.
  *
  *     import { Bayeux } from "./client/bayeux.js";
  *
@@ -20,19 +20,24 @@
  *
  * Subscriptions outlive sessions: after a restart of the server they are made again. Events that were sent over a
  * connection that broke are not lost, since the server repeats events that the next connect does not acknowledge
- * (`ext.ack`). Events that were published while there was no session are lost. A publish whose request failed is
- * rejected and not repeated, because the client cannot know whether it arrived.
+ * (`ext.ack`). Events that were published while there was no session are lost, except to subscriptions that replay: a
+ * later session continues where the one before stopped. A publish whose request failed is rejected and not repeated,
+ * because the client cannot know whether it arrived.
  *
  * It dispatches these events:
  *
  * - `change`: one of the public properties has changed
  * - `message`: an event was received; `detail` is `{ channel, data }` and, if the server adds it, `ext`
  * - `refused`: the server refused a subscription, or has ended it; `detail` is `{ channel, error }`
- * - `missed`: events of a replay are no longer in the history; `detail` is `{ channel, first, last }`, their positions
+ * - `missed`: events of a replay are not in the history; `detail` is `{ channel, first, last, reason }`: their positions,
+ *   and `expired` if they were there; or `ahead` if the position `first` is not in this log, and the subscription goes on
+ *   with what is new, after the position `last`
  */
 
 import { Backoff } from "./backoff.js";
 import { BayeuxError, post } from "./long-polling.js";
+import { checkPlatform } from "./platform.js";
+import { Tokens } from "./tokens.js";
 import { Socket } from "./websocket.js";
 
 export { BayeuxError };
@@ -46,11 +51,20 @@ const PROOF_MS = 5_000; // in which a WebSocket is opened, and brings its first 
 const BLOCKED_MS = 600_000;
 const LOST_MS = 10_000;
 const FRAME_CHARS = 20_000; // at most 60,000 bytes; some servers close the connection for a message of more than 64 KiB
+const ONLY_NEW = -1; // in place of a position, as ALL
+const ALL = -2;
+const TOKEN_REFUSED = /^403:(token_\w+):handshake_denied$|^403::(token_expired)$/; // the second ends a session
 const UNREAD = [1002, 1003, 1007, 1009]; // closing codes for a frame of which nothing was done; by POST the reply says why
 
 /** A message, as Bayeux names its fields. @typedef {Record<string, any>} Message */
 /** @typedef {Parameters<typeof post>[2]} Options */
 /** @typedef {"auto" | "websocket" | "long-polling"} Transport */
+/** @typedef {{ reason: "expired" | "ahead", first: number }} Missing */
+/**
+ * @typedef {{
+ *   askedOf: string | null, grantedIn: string | null, ext?: Record<string, any>, news?: object, missing?: Missing
+ * }} Subscription
+ */
 /** @typedef {{ message: Message, resolve: (reply: Message) => void, reject: (error: Error) => void }} Waiting */
 
 /**
@@ -75,7 +89,8 @@ export class Bayeux extends EventTarget {
 
   /** Ends everything from connect() to disconnect(). @type {AbortController | null} */
   #life = null;
-  #token;
+  #tokens;
+  #resume;
   /** @type {Transport} */
   #allowed;
   /** @type {Socket | null} */
@@ -85,11 +100,14 @@ export class Bayeux extends EventTarget {
   #blockedMs = BLOCKED_MS; // from the next time on
   #hurry = () => {}; // ends the pause before the next attempt
   /**
-   * By pattern: the session that was asked and the one that has granted it, all of `ext`, and its latest part.
+   * By pattern: the session that was asked and the one that has granted it, all of `ext`, and the part of it that is not
+   * granted yet; and what the server did not have of it.
    *
-   * @type {Map<string, { askedOf: string | null, grantedIn: string | null, ext?: Record<string, any>, news?: object }>}
+   * @type {Map<string, Subscription>}
    */
   #subscriptions = new Map();
+  /** The id of the log that positions belong to. @type {string | undefined} */
+  #log;
   /** The number of the last batch received, or null if the server does not number batches. @type {number | null} */
   #ack = null;
   /** Not yet sent. @type {Waiting[]} */
@@ -99,13 +117,17 @@ export class Bayeux extends EventTarget {
 
   /**
    * @param {string} url the server's Bayeux endpoint, absolute or relative to the page
-   * @param {{ token?: () => string, transport?: Transport }} options `token` is called at each handshake; it returns an
-   *   empty string if the client has no token. `transport` is `auto`: a WebSocket where there is one, else long-polling
+   * @param {{ token?: import("./tokens.js").Token, transport?: Transport, resume?: boolean }} options `token` is asked
+   *   for at each handshake, and once more if the server refuses what it has given; it is an empty string if the client
+   *   has none. `transport` is `auto`: a WebSocket where there is one, else long-polling. With `resume` all subscriptions
+   *   replay, from what is new on unless they say otherwise, and data has no positions added.
    */
-  constructor(url, { token = () => "", transport = "auto" } = {}) {
+  constructor(url, { token = "", transport = "auto", resume = false } = {}) {
     super();
+    checkPlatform();
     this.url = url;
-    this.#token = token;
+    this.#tokens = new Tokens(token);
+    this.#resume = resume;
     this.#allowed = transport;
   }
 
@@ -139,9 +161,21 @@ export class Bayeux extends EventTarget {
     return [...this.#subscriptions.keys()];
   }
 
-  /** Whether the server has granted the subscription in the current session. @param {string} pattern */
+  /** Whether the server has granted the subscription in the current session, as it is now. @param {string} pattern */
   isGranted(pattern) {
-    return this.session !== null && this.#subscriptions.get(pattern)?.grantedIn === this.session;
+    const subscription = this.#subscriptions.get(pattern);
+    return this.session !== null && subscription?.grantedIn === this.session && subscription.news === undefined;
+  }
+
+  /**
+   * The position up to which a subscription that replays has all events; null if that is not known yet.
+   *
+   * @param {string} pattern
+   * @returns {number | null}
+   */
+  reached(pattern) {
+    const position = this.#subscriptions.get(pattern)?.ext?.replay?.[pattern] ?? ONLY_NEW;
+    return position < 0 ? null : position;
   }
 
   /** The patterns whose subscriptions replay: a later session continues where this one stopped. @returns {string[]} */
@@ -160,7 +194,8 @@ export class Bayeux extends EventTarget {
   subscribe(pattern, ext) {
     const known = this.#subscriptions.get(pattern);
     if (known && !ext) return;
-    if (known) Object.assign(known, { askedOf: null, ext: { ...known.ext, ...ext }, news: ext });
+    // A position that the program gives is of the log that the server has.
+    if (known) Object.assign(known, { askedOf: null, ext: { ...known.ext, replay_log: undefined, ...ext }, news: ext });
     else this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null, ext });
     this.#emit("change");
     this.#askFor(pattern);
@@ -188,10 +223,11 @@ export class Bayeux extends EventTarget {
    *
    * @param {string} channel
    * @param {unknown} data any JSON value
+   * @param {object} [ext] the extension of the message, such as `{ idempotency_key }`
    */
-  async publish(channel, data) {
+  async publish(channel, data, ext) {
     if (this.session === null) throw new BayeuxError("not connected");
-    return this.#send({ channel, data });
+    return this.#send({ channel, data, ext });
   }
 
   // The life of a connection
@@ -200,14 +236,23 @@ export class Bayeux extends EventTarget {
     const backoff = new Backoff();
     this.#become("connecting");
     while (!life.aborted) {
-      const error = await this.#attempt(life);
-      if (life.aborted) return;
+      let error = await this.#attempt(life);
       const { reconnect, interval } = this.advice;
-      if (reconnect === "none" || interval < 0) {
+      let isForgotten = reconnect === "handshake";
+      let isOver = reconnect === "none" || interval < 0;
+      const refused = refusedToken(error);
+      if (refused) {
+        try {
+          if (await this.#tokens.renew(refused)) [isForgotten, isOver] = [true, false];
+        } catch (failure) {
+          [error, isOver] = [failure, false]; // the next attempt asks for a token again
+        }
+      }
+      if (life.aborted) return;
+      if (isOver) {
         this.#stop(error ?? new BayeuxError("the server has ended the session"));
         return;
       }
-      const isForgotten = reconnect === "handshake";
       const isBroken = error !== null || isForgotten;
       if (isForgotten) this.session = null;
       if (!isBroken && this.state === "connected") backoff.reset();
@@ -241,11 +286,15 @@ export class Bayeux extends EventTarget {
   async #handshake(/** @type {AbortSignal} */ life) {
     this.advice = ADVICE; // the advice to an earlier session no longer applies
     const supportedConnectionTypes = this.#allowed === "auto" ? ["websocket", "long-polling"] : [this.#allowed];
-    const ext = { ack: true, authentication: this.#token() || undefined }; // omitted from JSON if undefined
+    const token = await this.#tokens.next();
+    life.throwIfAborted();
+    const replay = this.#resume ? { in_data: false } : undefined;
+    const ext = { ack: true, authentication: token || undefined, replay }; // omitted from JSON if undefined
     const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext };
     const reply = await this.#ask(request, { timeoutMs: NETWORK_MS, signal: life });
     this.session = reply.clientId;
     this.#ack = reply.ext?.ack ? (reply.ext.ack.batch ?? 0) : null;
+    this.#log = reply.ext?.replay_log;
     this.#askForAll();
     this.#flush();
   }
@@ -262,7 +311,7 @@ export class Bayeux extends EventTarget {
     if (this.#ack !== null) this.#ack = reply.ext?.ack ?? this.#ack;
     this.#remember(reply.ext?.replay ?? {});
     for (const [channel, [first, last]] of Object.entries(reply.ext?.replay_gap ?? {})) {
-      this.#emit("missed", { channel, first, last });
+      this.#emit("missed", { channel, first, last, reason: "expired" });
     }
     this.#become("connected");
     this.#askForAll(); // for those whose request failed
@@ -310,15 +359,20 @@ export class Bayeux extends EventTarget {
     const subscription = this.#subscriptions.get(pattern);
     if (session === null || !subscription || subscription.askedOf === session) return;
     subscription.askedOf = session;
-    const ext = subscription.grantedIn === session ? subscription.news : subscription.ext;
+    const { news } = subscription;
+    const ext = subscription.grantedIn === session ? news : subscription.ext;
     try {
-      await this.#send({ channel: "/meta/subscribe", subscription: pattern, ext });
+      const reply = await this.#send({ channel: "/meta/subscribe", subscription: pattern, ext });
       subscription.grantedIn = session;
+      if (subscription.news === news) subscription.news = undefined;
+      if (this.session === session) this.#place(pattern, reply.ext?.replay?.[pattern]);
     } catch (error) {
       const isWanted = this.#subscriptions.get(pattern) === subscription;
       if (!isWanted || this.session !== session) return;
       subscription.askedOf = null;
       if (!error.reply || error.message.startsWith("402:")) return; // the next connect or session requests it again
+      const start = error.reply.ext?.replay_start?.[pattern];
+      if (start !== undefined && this.#skip(pattern, subscription, start)) return;
       this.#subscriptions.delete(pattern);
       this.#emit("refused", { channel: pattern, error });
     }
@@ -336,8 +390,41 @@ export class Bayeux extends EventTarget {
   #remember(/** @type {Record<string, number>} */ reached) {
     for (const [pattern, position] of Object.entries(reached)) {
       const subscription = this.#subscriptions.get(pattern);
-      if (subscription?.ext?.replay) subscription.ext = { ...subscription.ext, replay: { [pattern]: position } };
+      if (!subscription || !(this.#resume || subscription.ext?.replay)) continue;
+      subscription.ext = { ...subscription.ext, replay: { [pattern]: position }, replay_log: this.#log };
     }
+  }
+
+  /**
+   * Remember where a granted subscription begins, unless a connect has brought it further, and report what is missing.
+   *
+   * @param {string} pattern
+   * @param {number} [position] as the server's reply has it, if the subscription replays
+   */
+  #place(pattern, position) {
+    const subscription = this.#subscriptions.get(pattern);
+    if (!subscription || position === undefined) return;
+    if (this.reached(pattern) === null) this.#remember({ [pattern]: position });
+    const { missing } = subscription;
+    subscription.missing = undefined;
+    if (missing) this.#emit("missed", { channel: pattern, ...missing, last: position });
+  }
+
+  /**
+   * Go on where the log begins, or with what is new, since the server does not have the position of a subscription.
+   *
+   * @param {string} pattern
+   * @param {Subscription} subscription
+   * @param {number} start the first position that the server has
+   * @returns {boolean} false if it was not a position
+   */
+  #skip(pattern, subscription, start) {
+    const after = this.reached(pattern);
+    if (after === null) return false;
+    const isExpired = after + 1 < start && [undefined, this.#log].includes(subscription.ext?.replay_log);
+    subscription.missing ??= isExpired ? { reason: "expired", first: after + 1 } : { reason: "ahead", first: after };
+    this.subscribe(pattern, { replay: { [pattern]: isExpired ? ALL : ONLY_NEW } });
+    return true;
   }
 
   // Requests
@@ -442,4 +529,10 @@ export class Bayeux extends EventTarget {
 /** @param {Message} [reply] */
 function refusal(reply) {
   return new BayeuxError(reply?.error ?? "the server did not reply", reply);
+}
+
+/** Why the server has refused a token; undefined if an error is not about that. @param {Error | null} error */
+function refusedToken(error) {
+  const [, ofHandshake, ofSession] = TOKEN_REFUSED.exec(error?.message ?? "") ?? [];
+  return ofHandshake ?? ofSession;
 }

@@ -2,6 +2,8 @@
  * One HTTP exchange of Bayeux messages, with a deadline. It does not depend on sessions.
  */
 
+import { abortedWith } from "./waits.js";
+
 const OUTCOME_UNKNOWN = "503::history_outcome_unknown"; // the server does not know whether it has stored the message
 
 /**
@@ -35,8 +37,8 @@ export class BayeuxError extends Error {
  * @returns {Promise<import("./bayeux.js").Message[]>}
  */
 export async function post(url, messages, { timeoutMs, signal, keepalive = false }) {
-  const timeout = new AbortController();
-  const timer = setTimeout(() => timeout.abort(), timeoutMs);
+  const { controller, release } = abortedWith(signal);
+  const timer = setTimeout(() => controller.abort(), timeoutMs);
   /** @type {Response | undefined} */
   let response;
   let answers = null;
@@ -46,15 +48,16 @@ export async function post(url, messages, { timeoutMs, signal, keepalive = false
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(messages),
       credentials: "include", // the session may be bound to a cookie
-      signal: signal ? AbortSignal.any([signal, timeout.signal]) : timeout.signal,
+      signal: controller.signal,
       keepalive,
     });
     if (response.ok) answers = await response.json();
   } catch (cause) {
     signal?.throwIfAborted();
-    throw new BayeuxError(failure(response, timeout.signal.aborted, timeoutMs), null, cause);
+    throw new BayeuxError(failure(response, controller.signal.aborted, timeoutMs), null, cause);
   } finally {
     clearTimeout(timer);
+    release();
   }
   signal?.throwIfAborted();
   if (!response.ok) throw new BayeuxError(`the server responded with HTTP ${response.status}`);

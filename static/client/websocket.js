@@ -30,21 +30,26 @@ export class Socket {
     const { href } = new URL(url, globalThis.location?.href);
     const socket = new WebSocket(href.replace(/^http/, "ws"));
     const timer = setTimeout(() => socket.close(), timeoutMs);
-    signal.addEventListener("abort", () => socket.close(), { once: true });
+    const close = () => socket.close();
+    signal.addEventListener("abort", close);
+    const forget = () => signal.removeEventListener("abort", close);
     const isOpen = await new Promise((resolve) => {
       socket.onopen = () => resolve(true);
       socket.onclose = () => resolve(false);
     });
     clearTimeout(timer);
-    return isOpen ? new Socket(socket, receive) : null;
+    if (isOpen) return new Socket(socket, receive, forget);
+    forget();
+    return null;
   }
 
-  /** @param {WebSocket} socket @param {(messages: Message[]) => void} receive */
-  constructor(socket, receive) {
+  /** @param {WebSocket} socket @param {(messages: Message[]) => void} receive @param {() => void} whenClosed */
+  constructor(socket, receive, whenClosed) {
     this.#socket = socket;
     this.#receive = receive;
     socket.onmessage = ({ data }) => this.#sort(data);
     socket.onclose = (event) => {
+      whenClosed();
       const error = new BayeuxError("the connection was lost", null, event);
       for (const { reject } of this.#exchanges) reject(error);
     };
@@ -71,17 +76,19 @@ export class Socket {
     /** @type {Exchange | undefined} */
     let exchange;
     let timer;
+    const abort = () => exchange?.reject(signal?.reason);
+    signal?.addEventListener("abort", abort);
     try {
       return await new Promise((resolve, reject) => {
         exchange = { ids: new Set(messages.map(({ id }) => id)), replies: [], resolve, reject };
         this.#exchanges.add(exchange);
         const late = `no response within ${timeoutMs / 1000} s`;
         timer = setTimeout(() => reject(new BayeuxError(late, null, new Error(late))), timeoutMs);
-        signal?.addEventListener("abort", () => reject(signal.reason), { once: true });
         this.#socket.send(JSON.stringify(messages));
       });
     } finally {
       clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
       if (exchange) this.#exchanges.delete(exchange);
     }
   }

@@ -5,13 +5,13 @@
  * the page subscribes to `/**` itself while the view is shown, and reads earlier events from the history.
  */
 
+import { matches } from "../client/patterns.js";
 import { ChannelDetail } from "./channel-detail.js";
 import { ChannelRows } from "./channel-rows.js";
 import { ChannelTree } from "./channel-tree.js";
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
 import { element, notify, write } from "./element.js";
-import { matches } from "./feed.js";
 import { LastData } from "./last-data.js";
 import { whole } from "./numbers.js";
 import { Recorded } from "./recorded.js";

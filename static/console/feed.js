@@ -14,6 +14,8 @@
  * values of NetworkTables that the server repeats on request are delivered only to owners that have requested them.
  */
 
+import { matches } from "../client/patterns.js";
+
 const VALUES = 10_000; // the server's limit of topics
 
 export class Feed {
@@ -106,15 +108,4 @@ function asPublished(message) {
   if (ext?.replay === undefined || data?.event?.replayId !== ext.replay) return message;
   const { event, ...published } = data;
   return { ...message, data: published };
-}
-
-/** Whether a channel matches a Bayeux pattern. `/**` does not match the server's own topics, below `/halley`. */
-export function matches(pattern, channel) {
-  if (pattern.endsWith("/**")) {
-    const above = pattern.slice(0, -2);
-    return channel.startsWith(above) && (above !== "/" || !/^\/halley(\/|$)/.test(channel));
-  }
-  if (!pattern.endsWith("/*")) return channel === pattern;
-  const above = pattern.slice(0, -1);
-  return channel.startsWith(above) && !channel.slice(above.length).includes("/") && channel !== "/halley";
 }

@@ -5,7 +5,7 @@
  * was requested are received before its first event; from then on each event is received once, in order.
  */
 
-import { matches } from "./feed.js";
+import { matches } from "../client/patterns.js";
 
 export class Replay {
   /** Whether it has reached the newest event at the time of the request. */

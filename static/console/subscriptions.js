@@ -6,8 +6,8 @@
  * programs publish. The list shows them only if a subscription names them, such as `/stats/**`, and counts them else.
  */
 
+import { matches } from "../client/patterns.js";
 import { element, write } from "./element.js";
-import { matches } from "./feed.js";
 import { recall, remember } from "./memory.js";
 import { isDenied, plain, refusal } from "./refusals.js";
 import { Replay } from "./replay.js";
@@ -42,8 +42,12 @@ export class Subscriptions {
       this.subscribe(this.#input.value);
     });
     bayeux.addEventListener("change", () => this.#show());
-    bayeux.addEventListener("missed", ({ detail: { channel, first, last } }) =>
-      events.note(`The history of ${channel} no longer has positions ${first} to ${last}.`),
+    bayeux.addEventListener("missed", ({ detail: { channel, first, last, reason } }) =>
+      events.note(
+        reason === "ahead"
+          ? `The server's log is not the one that has position ${first} of ${channel}: what follows is what is new.`
+          : `The history of ${channel} no longer has positions ${first} to ${last}.`,
+      ),
     );
   }
 

@@ -20,6 +20,7 @@ TOP = "README.md"
 HISTORY = "app/halley/history/README.md"
 BAYEUX = "app/halley/protocols/bayeux/README.md"
 STATIC = "static/README.md"
+CLIENT = "static/client/README.md"
 ACCESS_PAGE = "app/halley/access/README.md"
 EMBED = "app/halley/embed/README.md"
 SETTINGS_PAGE = "app/halley/settings/README.md"
@@ -41,6 +42,7 @@ ACCESS = "tests/readme/test_access.py::"
 STREAMS = "tests/readme/test_events.py::"
 SPARK = "tests/pipeline/"
 CHAT = "tests/deploy/test_chat.py::"
+NPM = "tests/clients/test_package.py::"
 
 ROWS = {
     "run": Row(TOP, "Run it", "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/halley serve", CI),
@@ -64,6 +66,15 @@ ROWS = {
     ),
     "events-page": Row(EVENTS, "Example", "<!doctype html>", STREAMS + "test_a_page_resumes_over_a_kill"),
     "chat": Row(TOP, "A page with cometd.js", "<!doctype html>", TOUR + "test_a_chat_with_cometd"),
+    "client-install": Row(
+        CLIENT, "What it is for", "npm install halley-client", NPM + "test_the_examples_of_the_page_run"
+    ),
+    "client-orders": Row(
+        CLIENT, "Example", 'import { HalleyClient } from "halley-client";', NPM + "test_the_examples_of_the_page_run"
+    ),
+    "client-stream": Row(
+        CLIENT, "Example", 'import { readFile } from "node:fs/promises";', NPM + "test_the_examples_of_the_page_run"
+    ),
     "page": Row(STATIC, "Example", "<!doctype html>", TOUR + "test_a_page"),
     "cometd": Row(BAYEUX, "Example", 'import { CometD } from "cometd";', TOUR + "test_a_page_with_cometd"),
     "jsonp": Row(TOP, "A page of scripts", "<!doctype html>", TOUR + "test_a_page_of_scripts"),

@@ -1,12 +1,12 @@
-/** The Bayeux client's states, with a server that is a function: what it is sent, and what it makes of the replies. */
+/** The Bayeux client's states: what it sends to a server that is a function, and what it makes of the replies. */
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
 import { Backoff } from "../../static/client/backoff.js";
 import { Bayeux } from "../../static/client/bayeux.js";
+import { HELD, serve } from "./function-server.js";
 
-const HELD = Symbol("a connect that is held");
 const clients = new Set();
 afterEach(async () => {
   delete globalThis.WebSocket;
@@ -66,29 +66,7 @@ function offerSockets({ refused = false, closedWith = 0 } = {}) {
 
 /** A client of a server that answers each message by the function of its channel, or grants it. */
 function connected(answers = {}, options = {}) {
-  let sessions = 0;
-  const sent = []; // the requests, each as its messages
-  const posted = []; // the messages of those that were posted
-  const usual = {
-    "/meta/handshake": () => ({ clientId: `s${(sessions += 1)}`, ext: { ack: true } }),
-    "/meta/connect": ({ advice }) => (advice?.timeout === 0 ? {} : HELD),
-  };
-  globalThis.fetch = async (url, { body, signal, isFrame }) => {
-    const messages = JSON.parse(body);
-    sent.push(messages);
-    if (!isFrame) posted.push(...messages);
-    const replies = [];
-    for (const message of messages) {
-      const answer = await (answers[message.channel] ?? usual[message.channel] ?? (() => ({})))(message, sent.flat());
-      if (answer instanceof Response) return answer;
-      if (answer === HELD) {
-        await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-      }
-      const [reply, ...events] = [answer].flat();
-      replies.push(...events, { channel: message.channel, id: message.id, successful: true, ...reply });
-    }
-    return Response.json(replies);
-  };
+  const { sent, posted } = serve(answers);
   const bayeux = new Bayeux("http://127.0.0.1/bayeux", options);
   const heard = [];
   for (const type of ["message", "refused", "missed"]) bayeux.addEventListener(type, ({ detail }) => heard.push([type, detail]));
@@ -170,7 +148,7 @@ test("a later session continues a replay where it stopped, and says what is lost
   const positions = sent.flat().filter(({ channel }) => channel === "/meta/subscribe").map(({ ext }) => ext.replay["/a"]);
   assert.deepEqual(positions, [5, 12]);
   assert.deepEqual(sent.flat().filter(({ channel }) => channel === "/meta/connect").map(({ ext }) => ext.ack), [0, 0, 3, 0, 0]);
-  assert.deepEqual(heard, [["missed", { channel: "/a", first: 8, last: 9 }]]);
+  assert.deepEqual(heard, [["missed", { channel: "/a", first: 8, last: 9, reason: "expired" }]]);
 });
 
 test("a subscription that is refused is dropped; one whose session was unknown is not", async () => {
@@ -377,6 +355,119 @@ test("transports can be chosen", async () => {
   const { bayeux, posted } = connected({}, { transport: "websocket" });
   await until(bayeux, () => bayeux.state === "reconnecting");
   assert.deepEqual([bayeux.error.message, posted], ["the server cannot be reached", []]);
+});
+
+const forgotten = { successful: false, error: "402::session_unknown", advice: { reconnect: "handshake", interval: 0 } };
+const denied = (reason) => ({ successful: false, error: `403:${reason}:handshake_denied`, advice: { reconnect: "none" } });
+
+test("with `resume` each subscription continues: where its grant has placed it, or a connect after that", async () => {
+  const connects = [{ ext: { replay: { "/b": 9 } } }, {}, forgotten, {}];
+  const { bayeux, sent, heard } = connected(
+    {
+      "/meta/handshake": (_, all) => ({ clientId: `s${all.length}`, ext: { ack: true, replay: true, replay_log: "L" } }),
+      "/meta/subscribe": ({ subscription }) => ({ ext: { replay: { [subscription]: 4 } } }),
+      "/meta/connect": (_, all) => (all.some(({ subscription }) => subscription) ? (connects.shift() ?? HELD) : {}),
+    },
+    { resume: true },
+  );
+  bayeux.subscribe("/a");
+  bayeux.subscribe("/b");
+  const asked = () => sent.flat().filter(({ subscription }) => subscription);
+  await until(bayeux, () => asked().length === 4 && bayeux.isGranted("/b"));
+  assert.deepEqual(sent[0][0].ext.replay, { in_data: false });
+  assert.deepEqual(asked().map(({ ext }) => ext), [
+    undefined,
+    undefined,
+    { replay: { "/a": 4 }, replay_log: "L" },
+    { replay: { "/b": 9 }, replay_log: "L" },
+  ]);
+  assert.deepEqual([bayeux.reached("/a"), bayeux.reached("/b"), bayeux.reached("/c")], [4, 9, null]);
+  assert.deepEqual(heard, []);
+});
+
+for (const [name, position, log, start, next, missed] of [
+  ["is too old", 5, "L", 8, -2, { first: 6, last: 7, reason: "expired" }],
+  ["is beyond the log", 50, "L", 1, -1, { first: 50, last: 7, reason: "ahead" }],
+]) {
+  test(`a subscription whose position ${name} is made again without it, and what is missing is reported`, async () => {
+    const { bayeux, sent, heard } = connected({
+      "/meta/handshake": () => ({ clientId: "s", ext: { replay: true, replay_log: log } }),
+      "/meta/subscribe": ({ subscription, ext }) =>
+        ext.replay[subscription] > 0
+          ? { successful: false, error: "400::The replayId was invalid", ext: { replay_start: { [subscription]: start } } }
+          : { ext: { replay: { [subscription]: 7 } } },
+    });
+    bayeux.subscribe("/a", { replay: { "/a": position } });
+    await until(bayeux, () => bayeux.isGranted("/a"));
+    const asked = sent.flat().filter(({ subscription }) => subscription).map(({ ext }) => ext.replay["/a"]);
+    assert.deepEqual(asked, [position, next]);
+    assert.deepEqual(heard, [["missed", { channel: "/a", ...missed }]]);
+    assert.equal(bayeux.reached("/a"), 7);
+  });
+}
+
+test("a position of another log is not asked for in this one", async () => {
+  let log = "old";
+  const connects = [{ ext: { replay: { "/a": 3 } } }, forgotten];
+  const { bayeux, heard } = connected({
+    "/meta/handshake": () => ({ clientId: log, ext: { replay: true, replay_log: log } }),
+    "/meta/connect": (_, all) => {
+      const reply = all.some(({ subscription }) => subscription) ? (connects.shift() ?? HELD) : {};
+      if (reply === forgotten) log = "new";
+      return reply;
+    },
+    "/meta/subscribe": ({ ext }) =>
+      (ext.replay_log ?? log) === log
+        ? { ext: { replay: { "/a": ext.replay["/a"] < 0 ? 70 : ext.replay["/a"] } } }
+        : { successful: false, error: "400::The replayId was invalid", ext: { replay_start: { "/a": 60 } } },
+  });
+  bayeux.subscribe("/a", { replay: { "/a": 0 } });
+  await until(bayeux, () => bayeux.session === "new" && bayeux.isGranted("/a"));
+  assert.deepEqual(heard, [["missed", { channel: "/a", first: 3, last: 70, reason: "ahead" }]]);
+});
+
+test("a token that the server refuses is asked for again, with the reason, and another one is shown at once", async () => {
+  const reasons = [];
+  const tokens = ["old", "newer", "newest"];
+  const token = async (refused) => (reasons.push(refused), tokens[reasons.length - 1]);
+  const connects = [{ successful: false, error: "403::token_expired", advice: { reconnect: "handshake" } }];
+  const { bayeux, sent } = connected(
+    {
+      "/meta/handshake": ({ ext }) => (ext.authentication === "old" ? denied("token_expired") : { clientId: ext.authentication }),
+      "/meta/connect": ({ advice }) => (advice ? {} : (connects.shift() ?? HELD)),
+    },
+    { token },
+  );
+  bayeux.subscribe("/a");
+  await until(bayeux, () => bayeux.session === "newest" && bayeux.isGranted("/a"));
+  assert.deepEqual(reasons, [null, "token_expired", "token_expired"]);
+  const shown = sent.flat().filter(({ channel }) => channel === "/meta/handshake").map(({ ext }) => ext.authentication);
+  assert.deepEqual(shown, tokens);
+});
+
+test("a token that is refused, and is the same again, ends it; so does one without a function", async () => {
+  for (const token of ["bad", () => "bad"]) {
+    const { bayeux, sent } = connected({ "/meta/handshake": () => denied("token_invalid") }, { token });
+    await until(bayeux, () => bayeux.state === "disconnected");
+    assert.equal(bayeux.error.message, "403:token_invalid:handshake_denied");
+    assert.equal(sent.length, 1);
+  }
+});
+
+test("a function that has no token is asked again after a pause", async () => {
+  let isUp = false;
+  const token = async () => {
+    if (!isUp) throw new Error("the login is down");
+    return "good";
+  };
+  const { bayeux, sent } = connected({}, { token });
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  assert.equal(bayeux.error.message, "the login is down");
+  assert.equal(sent.length, 0);
+  isUp = true;
+  bayeux.connect();
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.equal(sent[0][0].ext.authentication, "good");
 });
 
 test("pauses grow to a minute; a forgotten session costs none, once", () => {

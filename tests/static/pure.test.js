@@ -4,11 +4,11 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
+import { matches } from "../../static/client/patterns.js";
 import { even, powers } from "../../static/console/axis.js";
 import { withBytesCounted } from "../../static/console/bytes.js";
 import { Clock, exactSpan, span } from "../../static/console/clock.js";
 import { troubles } from "../../static/console/cluster-troubles.js";
-import { matches } from "../../static/console/feed.js";
 import { parsed } from "../../static/console/json.js";
 import { duration, perSecond, short, weight, whole } from "../../static/console/numbers.js";
 import { nameOf, PROTOCOLS } from "../../static/console/protocol.js";

@@ -135,3 +135,13 @@ def test_paths_begin_where_the_application_is_mounted(path, root, expected):
 def test_a_path_is_known_as_it_was_sent(told, expected):
     """ASGI: `raw_path` may be missing, or contain the query. A path that is decoded twice is another name."""
     assert raw_path({"path": "/m/a/b c", "root_path": "/m", **told}) == expected
+
+
+def test_the_package_of_the_client_is_served_as_what_it_is():
+    """The folder of the npm package is below `/client`, for pages that have no build step."""
+    for path, kind in (
+        ("/client/index.js", b"text/javascript; charset=utf-8"),
+        ("/client/package.json", b"application/json; charset=utf-8"),
+    ):
+        status, headers, _ = ask(Pages(), path)
+        assert (status, headers[b"content-type"]) == (200, kind)

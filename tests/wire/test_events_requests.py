@@ -200,11 +200,12 @@ def test_nginxs_access_log_has_no_queries():
         assert not re.search(r"\$(arg|cookie)_", form)
 
 
-async def test_pages_of_other_origins_need_to_be_listed():
+async def test_pages_of_other_origins_need_to_be_listed(tmp_path):
     """The stream and the preflight of a POST say whom they allow, and which headers."""
-    async with serving(brisk(cors={"origins": ("https://app.example",)})) as served:
+    async with serving(recorded(tmp_path, cors={"origins": ("https://app.example",)})) as served:
         answer = await ask(served, "/events/a", origin="https://app.example")
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "https://app.example")
+        assert answer.headers["access-control-expose-headers"] == "Halley-Log"
         for origin in ("https://other.example", "null"):
             assert (await ask(served, "/events/a", origin=origin)).status == 403
             assert (await ask(served, "/events/a", "POST", b"1", origin=origin)).status == 403

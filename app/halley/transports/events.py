@@ -258,7 +258,7 @@ class EventsEndpoint(Endpoint):
     def _headers(self, form: Form, scope: Scope) -> list[Header]:
         headers = [(b"content-type", form.content_type), *PRIVATE, _UNBUFFERED, (b"vary", b"Accept"), *cors_in(scope)]
         log = self._engine.broker.commits.log
-        return headers if log is None else [*headers, (b"halley-log", log.log_id.encode())]
+        return headers if log is None else [*headers, (b"halley-log", log.log_id.encode()), *_exposed(headers)]
 
     # Publishing
 
@@ -316,6 +316,12 @@ def form_of(accept: str) -> Form:
     if not events and not lines:
         raise Rejection(406, UNACCEPTABLE, headers=((b"vary", b"Accept"),))
     return SSE if events >= lines else LINES
+
+
+def _exposed(headers: list[Header]) -> list[Header]:
+    """What lets a page of another origin read the id of the log, if CORS is about such a page."""
+    is_foreign = any(name == b"access-control-allow-origin" for name, _ in headers)
+    return [(b"access-control-expose-headers", b"Halley-Log")] if is_foreign else []
 
 
 def _check_open_to_clients(channel: str) -> None:
