@@ -94,7 +94,7 @@ def write_sbom(wheel: Path, file: Path) -> None:
         _run("-m", "cyclonedx_py", "environment", *options, python)
         document = json.loads(made.read_text(encoding="utf-8"))
     # `pyproject.toml` has no version, so the document's subject lacks it.
-    document["metadata"]["component"] |= {"version": version(), "purl": f"pkg:pypi/halley@{version()}"}
+    document["metadata"]["component"] |= {"version": version(), "purl": f"pkg:pypi/halley-server@{version()}"}
     file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
@@ -108,7 +108,7 @@ def release(folder: Path, *, compiled: bool) -> None:
     build(folder, compiled=compiled)
     check(folder)
     (wheel,) = folder.glob("*-none-any.whl")
-    write_sbom(wheel, folder / f"halley-{version()}.cdx.json")
+    write_sbom(wheel, folder / f"halley_server-{version()}.cdx.json")
     for file in sorted(folder.iterdir()):
         _print(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file}")
     tag = f"v{version()}"

@@ -124,13 +124,13 @@ def test_without_the_tools(sources):
 def test_a_folder_that_has_files(sources):
     """What was built before is not mixed with what is built now, nor deleted."""
     (sources / "dist").mkdir()
-    (sources / "dist/halley-1.1.0.tar.gz").touch()
+    (sources / "dist/halley_server-1.1.0.tar.gz").touch()
     for module in ("build", "twine", "check_wheel_contents", "cyclonedx_py"):
         (sources / f"{module}.py").touch()
     done = run(sys.executable, sources / "deploy/release.py", PYTHONPATH=str(sources))
     sentence = f"{sources / 'dist'} is not an empty folder: delete it, or name another one by --folder.\n"
     assert (done.returncode, done.stderr) == (2, sentence)
-    assert [each.name for each in (sources / "dist").iterdir()] == ["halley-1.1.0.tar.gz"]
+    assert [each.name for each in (sources / "dist").iterdir()] == ["halley_server-1.1.0.tar.gz"]
 
 
 @pytest.mark.slow
@@ -216,11 +216,12 @@ async def answers(program, folder):
 @pytest.mark.nightly
 def test_the_workflow_builds_the_distributions_and_their_sbom(released):
     """By the steps as they are written: both distributions, and a CycloneDX document of what the wheel installs."""
-    names = {f"halley-{__version__}.tar.gz", f"halley-{__version__}-py3-none-any.whl", f"halley-{__version__}.cdx.json"}
+    name = f"halley_server-{__version__}"
+    names = {f"{name}.tar.gz", f"{name}-py3-none-any.whl", f"{name}.cdx.json"}
     assert {each.name for each in released.iterdir()} == names
-    document = json.loads((released / f"halley-{__version__}.cdx.json").read_text())
+    document = json.loads((released / f"{name}.cdx.json").read_text())
     assert document["bomFormat"] == "CycloneDX"
-    assert document["metadata"]["component"]["name"] == "halley"
+    assert document["metadata"]["component"]["name"] == "halley-server"
     assert document["metadata"]["component"]["version"] == __version__
     listed = {each["name"].lower().replace("_", "-") for each in document["components"]}
     assert {"starlette", "uvicorn", "orjson", "prometheus-client", "pyjwt", "cryptography"} <= listed
@@ -235,7 +236,9 @@ async def test_a_fresh_python_installs_it_and_serves(version, released, tmp_path
     """By the page's line, with the release in place of the package index; every dependency has a wheel."""
     python = fresh(python_of(version), tmp_path / "environment")
     install, serve = to_run(block("published").strip()).split(" && ")
-    source = {"PIP_FIND_LINKS": str(released), "PIP_ONLY_BINARY": ":all:"}
+    this = tmp_path / "this"
+    this.write_text(f"halley-server=={__version__}\n")  # rather than a newer one
+    source = {"PIP_FIND_LINKS": str(released), "PIP_ONLY_BINARY": ":all:", "PIP_CONSTRAINT": str(this)}
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     done = run("bash", "-c", install, PATH=path, **source)
     assert done.returncode == 0, done.stderr

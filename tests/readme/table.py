@@ -188,7 +188,7 @@ ROWS = {
     "published": Row(
         DEPLOY,
         "Published versions",
-        "pip install halley && halley serve",
+        "pip install halley-server && halley serve",
         "tests/deploy/test_release.py::test_a_fresh_python_installs_it_and_serves",
     ),
     "docker": Row(
