@@ -115,7 +115,7 @@ async def test_it_serves_by_the_line_of_the_page(image, tmp_path):
         other = await asyncio.create_subprocess_exec(
             *image.beside(server.process.pid, *command), stdout=PIPE, stderr=PIPE
         )
-        assert (await other.communicate(), other.returncode) == ((b"", b""), 0)
+        assert (await other.communicate(), other.returncode) == ((b"", b"halley: published 1 event\n"), 0)
         assert any(path.suffix == ".db" for path in data.rglob("*"))
         server.send_signal(signal.SIGTERM)
         assert await server.exit_code() == 0
