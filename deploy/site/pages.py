@@ -32,15 +32,9 @@ _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 def pages() -> list[str]:
     """Return the paths of all pages, from the top of the repository."""
-    found = [*TOP.glob("*.md")]
-    for folder in FOLDERS:
-        found += [path for path in (TOP / folder).rglob("*.md") if NOT_OURS.isdisjoint(path.parts)]
-    return sorted(path.relative_to(TOP).as_posix() for path in found)
-
-
-def linked(page: str) -> list[str]:
-    """Return the files that a page links to, in its order, by their paths from the top of the repository."""
-    return _targets(page, _text(page))
+    found = [*TOP.glob("*.md"), *(path for folder in FOLDERS for path in (TOP / folder).rglob("*.md"))]
+    paths = [path.relative_to(TOP) for path in found]
+    return sorted(path.as_posix() for path in paths if NOT_OURS.isdisjoint(path.parts))
 
 
 def navigation() -> list[Any]:
@@ -65,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages, the files that they link to, and the icon."""
     paths = dict.fromkeys(pages())
     for page in pages():
-        paths |= dict.fromkeys(path for path in linked(page) if (TOP / path).is_file())
+        paths |= dict.fromkeys(path for path in _targets(page, _text(page)) if (TOP / path).is_file())
     for path in [*paths, config.theme["favicon"]]:
         file = File.generated(config, path, abs_src_path=str(TOP / path), inclusion=InclusionLevel.INCLUDED)
         file.dest_uri = file.dest_uri.removeprefix(".github/")  # hosts of static sites leave out hidden folders

@@ -45,7 +45,7 @@ def site(tmp_path_factory):
 @pytest.fixture
 def small(tmp_path):
     """The top of a repository with three pages, of which the README's table has one."""
-    top = tmp_path / "repository"
+    top = tmp_path / "build" / "repository"  # where a folder above has the name of one that is left out
     shutil.copytree(ROOT / "deploy/site", top / "deploy/site")
     for name, text in {
         "README.md": "# Top\n\n## Where to read on\n\n| page |\n|---|\n| [`deploy/README.md`](deploy/README.md) |\n",
