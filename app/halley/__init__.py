@@ -3,7 +3,7 @@
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import find_spec
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 
 def is_compiled() -> bool:

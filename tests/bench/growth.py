@@ -138,7 +138,7 @@ def check_plotting() -> None:
 
         mpl.use("agg")
     except ImportError:
-        raise BenchFailed("--plot needs matplotlib: pip install 'halley[bench]'") from None
+        raise BenchFailed("--plot needs matplotlib: pip install 'halley-server[bench]'") from None
 
 
 def plot(growth: Growth, file: Path) -> None:

@@ -276,7 +276,7 @@ def test_without_the_pipeline_there_is_nothing_to_measure(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     told = CliRunner().invoke(main, ["pipeline"])
     assert (told.exit_code, told.stdout) == (WRONG_USE, "")
-    assert told.stderr == "halley: the data pipeline is not installed: pip install 'halley[pipeline]'\n"
+    assert told.stderr == "halley: the data pipeline is not installed: pip install 'halley-server[pipeline]'\n"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from asyncio.subprocess import PIPE
 
 import pytest
+from readme.table import block
 from support.image import DOCKERFILE, TOP
 from support.process import Process
 from support.programs import require_module, require_wheel
@@ -92,6 +94,35 @@ async def test_it_runs_behind_its_walls(image, tmp_path):
         assert (await beside(*check))[0] == 1
         assert await server.exit_code() == 0
         assert '"is_cut_short":false' in server.lines[-1]
+    finally:
+        await server.close()
+
+
+@pytest.mark.nightly
+async def test_it_serves_by_the_line_of_the_page(image, tmp_path):
+    """The options of `docker run` fit the image, which then serves everybody, and keeps events in the volume."""
+    *options, name, verb, is_open = shlex.split(block("docker"))[2:]
+    assert options[0] == "--rm"
+    given = dict(zip(options[1::2], options[2::2], strict=True))
+    assert given["-p"].endswith(f":8080:{Settings().port}")
+    assert {given["-v"].partition(":")[2]: {}} == image.config["Volumes"]
+    assert name == "ghcr.io/OWNER/halley"
+    variables = [each for each in image.config["Env"] if not each.startswith("HALLEY_CONFIG=")] + [given["-e"]]
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, USER, USER)
+    run = image._replace(config=image.config | {"Env": variables, "Cmd": [verb, is_open]}).contained(data)
+    server = Process(await asyncio.create_subprocess_exec(*run, stdout=PIPE, stderr=PIPE))
+    try:
+        await server.until_logged("halley is listening on http://0.0.0.0:8080")
+        command = ("halley", "publish", "/chat/lobby", '"hello"')
+        other = await asyncio.create_subprocess_exec(
+            *image.beside(server.process.pid, *command), stdout=PIPE, stderr=PIPE
+        )
+        assert (await other.communicate(), other.returncode) == ((b"", b"halley: published 1 event\n"), 0)
+        assert any(path.suffix == ".db" for path in data.rglob("*"))
+        server.send_signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
     finally:
         await server.close()
 

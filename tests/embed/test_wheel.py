@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -15,9 +14,9 @@ from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 import pytest
+from support.distributions import built
 from support.messages import HANDSHAKE
 from support.process import Server, environment
-from support.readme import ROOT
 
 PROGRAM = {
     "app/__init__.py": '"""The program\'s own package, as in the tutorials of FastAPI and Flask."""\n',
@@ -78,23 +77,6 @@ for _ in range(2):
 print(json.dumps({**seen, "runs": runs}))
 """,
 }
-
-
-def built(kind, folder, source=ROOT):
-    """Build a distribution, as pip does but without the network, and return its file."""
-    variables = {name: value for name, value in os.environ.items() if name != "HALLEY_COMPILE"}
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)],
-        cwd=source,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (file,) = folder.iterdir()
-    return file
 
 
 @pytest.fixture(scope="module")

@@ -374,4 +374,4 @@ def test_without_the_extra_the_sentence_says_what_to_install(tmp_path, monkeypat
     ):
         refused = CliRunner().invoke(main, ["lake", *verb, "--lake", str(tmp_path)])
         assert (refused.exit_code, refused.stdout) == (2, "")
-        assert refused.stderr == "halley: the data pipeline is not installed: pip install 'halley[pipeline]'\n"
+        assert refused.stderr == "halley: the data pipeline is not installed: pip install 'halley-server[pipeline]'\n"

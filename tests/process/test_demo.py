@@ -208,7 +208,7 @@ async def test_a_pipeline_that_is_wanted_and_missing_is_said(without_pyspark, tm
         "demo", *PORTS, "--pipeline", "on", cwd=tmp_path, PYTHONPATH=without_pyspark, TMPDIR=str(tmp_path)
     )
     assert (code, output) == (WRONG_USE, [])
-    assert lines == ["halley: the data pipeline is not installed: pip install 'halley[pipeline]'"]
+    assert lines == ["halley: the data pipeline is not installed: pip install 'halley-server[pipeline]'"]
 
 
 async def test_a_pipeline_that_is_missing_is_left_out(without_pyspark, tmp_path):

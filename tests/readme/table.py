@@ -247,6 +247,19 @@ ROWS = {
         CHAT_PAGE, "6. Talk", "async function follow(pattern) {", CHAT + "test_excerpts_are_what_the_files_have"
     ),
     "chat-sender": Row(CHAT_PAGE, "6. Talk", "def setup(halley):", CHAT + "test_excerpts_are_what_the_files_have"),
+    "published": Row(
+        DEPLOY,
+        "Published versions",
+        "pip install halley-server && halley serve",
+        "tests/deploy/test_release.py::test_a_fresh_python_installs_it_and_serves",
+    ),
+    "docker": Row(
+        DEPLOY,
+        "Published versions",
+        "docker run --rm -p 127.0.0.1:8080:8080 -v halley-data:/data -e HALLEY_CONFIG= "
+        "ghcr.io/OWNER/halley serve --open",
+        "tests/deploy/test_image.py::test_it_serves_by_the_line_of_the_page",
+    ),
     "proxies": Row(DEPLOY, "Proxies", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
 }
 

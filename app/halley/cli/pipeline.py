@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # heavy
 Verb = Callable[..., None]
 Work = Callable[..., int | None]
 
-NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
+NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley-server[pipeline]'"
 _MODULES = ("pyspark", "deltalake", "pyarrow")
 
 TABLES = ("events", "rejected", "gaps", "mismatches", "rollups", "sessions", "alerts")

@@ -100,7 +100,7 @@ def _check(seed: str, file: str) -> None:
     try:
         import nkeys
     except ImportError:
-        raise UnusableFile(f"an nkey needs pip install 'halley[cluster]': {file}") from None
+        raise UnusableFile(f"an nkey needs pip install 'halley-server[cluster]': {file}") from None
     with _naming(file, "no seed of a user's nkey"):
         nkeys.from_seed(bytearray(seed.encode())).wipe()
         if not seed.startswith(_USERS_SEED):

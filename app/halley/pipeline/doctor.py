@@ -74,7 +74,7 @@ def _package(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        raise JobFailed(f"{name} is not installed: pip install 'halley[pipeline]'") from None
+        raise JobFailed(f"{name} is not installed: pip install 'halley-server[pipeline]'") from None
 
 
 def _java() -> str:

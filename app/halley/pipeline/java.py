@@ -85,7 +85,7 @@ def find(environment: Mapping[str, str], cache: Path) -> Java:
     rejected = rejected or ["none was found"]
     raise NoJava(
         f"Spark needs Java {LEAST_VERSION} or later ({'; '.join(rejected)}): "
-        "pip install 'halley[pipeline]' brings one, or set JAVA_HOME"
+        "pip install 'halley-server[pipeline]' brings one, or set JAVA_HOME"
     )
 
 

