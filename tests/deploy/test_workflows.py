@@ -58,7 +58,7 @@ def ended(*command):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_actionlint_finds_nothing():
     """Expressions, contexts, inputs of actions, and the shell scripts where shellcheck is there too."""
     assert ended(require_program("actionlint"), *(FOLDER / name for name in FILES)) == (0, "")

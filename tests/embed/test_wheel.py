@@ -17,6 +17,7 @@ import pytest
 from support.distributions import built
 from support.messages import HANDSHAKE
 from support.process import Server, environment
+from support.readme import ROOT
 
 PROGRAM = {
     "app/__init__.py": '"""The program\'s own package, as in the tutorials of FastAPI and Flask."""\n',
