@@ -142,7 +142,7 @@ def test_what_is_lifted_has_columns(spark, tmp_path):
         opened.write({"price": 9.0}, topic="else")
     lifts = Settings(lift=(Lift("/market/*", "/price", "price", "double"), Lift("/market/*", "/count", "n", "long")))
     frame = read(spark, tmp_path, lift=lifts_of(lifts), faults="true")
-    assert frame.columns == [*COLUMNS, "fault", "fault_last", "price", "n", "channel", "name", "time"]
+    assert frame.columns == [*COLUMNS, "fault", "fault_last", "price", "n", "channel", "name", "time", "traceparent"]
     assert [tuple(row) for row in frame.select("price", "n").orderBy("offset").collect()] == [
         (1.5, 3),
         (2.0, None),

@@ -69,7 +69,7 @@ def test_a_table_of_the_version_before_gets_the_fields_that_it_lacks(tmp_path, m
     """Rollups whose figures had no exact bounds are kept; in old rows these are null, also after compaction."""
     shape = shapes.TABLES["rollups"]
     place = shape.columns.get_field_index("numbers")
-    before = shape.columns.set(place, pa.field("numbers", pa.map_(pa.string(), tables._FIGURES_BEFORE)))
+    before = shape.columns.set(place, pa.field("numbers", pa.map_(pa.string(), shapes._FIGURES_BEFORE)))
     figures = {"count": 1, "min": 1.0, "mean": 1.0, "max": 1.0, "p50": 1.0, "p95": 1.0, "p99": 1.0}
     day = dt.date(2025, 11, 22)
     row = dict.fromkeys(before.names) | {"window": "10s", "start_us": NOON_US, "end_us": NOON_US + 10_000_000}
