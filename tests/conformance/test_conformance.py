@@ -54,6 +54,7 @@ async def answering(answer):
         server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_halley_holds_every_check(protocol, tmp_path):
     """Those of what a server may leave out, too."""

@@ -29,6 +29,8 @@ from halley.host.streams import Stream
 from halley.host.tls import Tls
 from halley.host.websocket import WebSocket
 
+pytestmark = pytest.mark.slow
+
 COUNT = 20
 PAD = " " * 200_000
 SMALL_BYTES = 20_000
@@ -136,7 +138,6 @@ OWN_FILES += [tracemalloc.Filter(False, f"*/halley/{name}.py") for name in ("ser
 past seconds, which grow by time and not by connections."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "most_bytes"),
     [(published, 1_500), (answered, 1_500), (polling, 4_500), (streaming, 3_500)],

@@ -45,6 +45,8 @@ from halley.pipeline.source.columns import lifts_of
 from halley.settings import Pipeline, Settings
 from halley.settings.history import Lift
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1, behind_s=0, compact_s=0)
 ALL = Selection(Pattern(Match.DESCENDANTS, ""))
 LABELS = ("source", "log_id")

@@ -163,6 +163,10 @@ class Served:
             await wire.close()
 
 
+_DRAIN_S = 0.05
+"""How long a server drains before the test's connections end, which may be WebSockets that do not answer its close."""
+
+
 @asynccontextmanager
 async def serving(
     settings: Settings | None = None,
@@ -198,9 +202,10 @@ async def serving(
             yield served
         finally:
             server.begin_shutdown()
+            await asyncio.wait([running], timeout=_DRAIN_S)
+            await served.hang_up()
             async with asyncio.timeout(DEADLINE_S):
                 await running
-            await served.hang_up()
         await served.until(lambda: not any(each.connections for each in served.watches))
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
