@@ -26,6 +26,8 @@ from halley.pipeline.source.source import HalleySource, Table
 from halley.protocols.bayeux.names import to_channel
 from halley.settings import Access, Lift, Settings, Token
 
+pytestmark = pytest.mark.slow
+
 PADDING = "x" * 400
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
@@ -107,7 +109,6 @@ def test_every_offset_is_accounted_for(spark, folder):
     assert account(part, 600, 625) == {(621, 624, "hole")}
 
 
-@pytest.mark.slow
 def test_a_gap_fails_the_query_and_is_named(spark, folder):
     """L9: rows that are missing or damaged fail the query, with or without `faults`; with accept_gap it continues."""
     first, last = damaged(folder)
@@ -125,7 +126,6 @@ def test_a_gap_fails_the_query_and_is_named(spark, folder):
     assert read(spark, folder, from_offset=str(last + 1), until_offset="631").count() == 630 - 10 - last
 
 
-@pytest.mark.slow
 def test_filters_of_one_query_are_not_the_next_ones(spark, folder):
     """T12: a DataFrame that was filtered gives all rows, or those of other filters, in the next query."""
     frame = read(spark, folder, until_offset="601", accept_gap="true")
@@ -208,7 +208,6 @@ CHOICES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("options", "count"), CHOICES)
 def test_only_some_events_as_a_table(spark, shop, options, count):
     """A channel, a pattern, a protocol and a time, also together with a range of offsets, in many small tasks."""
@@ -216,7 +215,6 @@ def test_only_some_events_as_a_table(spark, shop, options, count):
     assert len(rows) == len({row.offset for row in rows}) == count
 
 
-@pytest.mark.slow
 def test_one_frame_gives_the_right_count_to_each_of_its_queries(spark, shop):
     """T12: filtered, unfiltered, filtered otherwise, as a frame and as a view, with an option and without one."""
     for options, counts in (({}, (60, 420, 120)), ({"channel": "/com/**"}, (60, 120, 0))):
@@ -228,7 +226,6 @@ def test_one_frame_gives_the_right_count_to_each_of_its_queries(spark, shop):
         assert tuple(counted) == counts
 
 
-@pytest.mark.slow
 def test_a_schema_chooses_columns(spark, shop):
     """A user's schema is read as it is, in its order, in batches and streams; the columns are those of a full read."""
     whole = read(spark, shop)
@@ -409,7 +406,6 @@ def test_a_stream_reads_every_row_once(spark, tmp_path):
     assert position in {1 + sum(map(len, seen[:count])) for count in range(1, len(seen) + 1)}
 
 
-@pytest.mark.slow
 def test_a_stream_passes_over_what_it_does_not_want(spark, shop, tmp_path):
     """Its position goes on behind events of other channels, and quiet ranges are no micro-batches of their own."""
     seen, options = [], {"channel": "/prices/*", "consumer": "test", "max_rows": "25"}
@@ -442,7 +438,6 @@ def test_a_stream_of_one_channel_stops_at_a_gap_of_the_log(spark, folder, tmp_pa
     }
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
     """A checkpoint of another log is refused with one sentence, and nothing of that log is read."""
     seen = []
