@@ -232,9 +232,12 @@ async def test_an_open_connection_keeps_little_of_a_long_request_or_response(use
                 await use(await server.wire(tls=trusts))
 
         await used()  # until the server's allocator has reached its size
-        before = resident_bytes(server.process.pid)
-        await used()
-        assert (resident_bytes(server.process.pid) - before) / COUNT < KEPT_BYTES
+        grown = []
+        for _ in range(3):  # in any one of them the allocator may take another piece from the system
+            before = resident_bytes(server.process.pid)
+            await used()
+            grown.append((resident_bytes(server.process.pid) - before) / COUNT)
+        assert min(grown) < KEPT_BYTES
 
 
 # SIGHUP
