@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from contextlib import asynccontextmanager
 
 import httpx
@@ -73,10 +74,11 @@ async def stranger(nats):
 
 
 async def until_published(server, channel="/chat/room", data="after"):
-    """Publish until it is acknowledged; return the position."""
+    """Publish once, again with the same key until it is acknowledged; return the position."""
+    message = publish(channel, data) | {"ext": {"idempotency_key": secrets.token_hex()}}
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            reply = (await (await server.wire()).post(publish(channel, data))).messages[0]
+            reply = (await (await server.wire()).post(message)).messages[0]
             if reply["successful"]:
                 return reply["ext"]["position"]
             await asyncio.sleep(0.05)
