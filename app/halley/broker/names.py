@@ -90,15 +90,15 @@ def escaped(text: str) -> str:
     return _OTHER.sub(lambda found: _escaped(found[0]), text)
 
 
-def unescaped(canonical: str) -> str:
+def unescaped(canonical: str, *, errors: str = "replace") -> str:
     """The literal text of a canonical segment; the inverse of `escaped`.
 
     The space of a WAMP realm has escapes of another kind: where they stand for bytes that no character has, the
-    result has U+FFFD.
+    result has U+FFFD, or a `UnicodeDecodeError` is raised if `errors` is "strict".
     """
     if "!" not in canonical:
         return canonical
-    return _BYTE.sub(lambda pair: bytes.fromhex(pair[1].decode()), canonical.encode()).decode(errors="replace")
+    return _BYTE.sub(lambda pair: bytes.fromhex(pair[1].decode()), canonical.encode()).decode(errors=errors)
 
 
 def is_plain_in_channel(char: str) -> bool:

@@ -88,7 +88,7 @@ def _are_short(topics: Sequence[str], whole: str) -> bool:
 def _is_spelled(topic: str) -> bool:
     """Whether what a topic has as `!hh` are characters, but in a space: else no protocol could show it."""
     try:
-        unescaped(topic.partition("/")[2] if topic.startswith(SPACE) else topic)
+        unescaped(topic.partition("/")[2] if topic.startswith(SPACE) else topic, errors="strict")
     except ValueError:
         return False
     return True
