@@ -16,7 +16,6 @@ from pathlib import Path
 from bench import nt4 as nt4_bench
 from bench import servers as bench
 from bench.servers import Missing, said
-from bench.wamp_load import REALM
 
 from halley.bench.target import Target, halley_command, started
 
@@ -67,7 +66,7 @@ def _halley(path: str, *options: str, **more: str) -> Tried:
 
 def _of_bench(make: Callable[[], bench.Server]) -> Tried:
     server = make()
-    return Tried(server.name, server.version, partial(server.started, is_pinned=False), {"realm": REALM})
+    return Tried(server.name, server.version, partial(server.started, is_pinned=False), {})
 
 
 def _crossbar(program: Path | None) -> bench.Server:

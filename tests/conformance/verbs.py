@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.servers import Missing
+from bench.wamp_load import REALM
 from conformance import servers
 from conformance.bayeux import BAYEUX
 from conformance.checks import MAY, MUST, Check, Checks, Outcome, run_checks
@@ -26,7 +27,7 @@ PAGE = Path(__file__).parent / "README.md"
 
 PROTOCOLS: Mapping[str, Checks] = {"bayeux": BAYEUX, "wamp": WAMP, "nt4": NT4}
 _SCHEMES = {"bayeux": ("http", "https"), "wamp": ("ws", "wss", "http", "https"), "nt4": ("http", "https", "ws", "wss")}
-_OPTIONS = {"realm": "realm1", "history": ""}
+_OPTIONS = {"realm": REALM, "history": ""}
 _WAIT_S = 5.0
 
 HELD, BROKEN, NOT_THERE = "yes", "no", "-"

@@ -41,6 +41,7 @@ from halley.processes import free_port  # noqa: E402
 GONE = (ClientError, OSError, httpx.HTTPError, WebSocketException, TimeoutError, EOFError)
 AGAIN_S = 0.2
 LINE_S = 60.0
+SAMPLE_S = 5.0
 _LAST_S = 120.0
 _MOST_SHOWN = 10
 WARM_UP_S = 120.0
@@ -269,7 +270,7 @@ class Soak:
                 self.lives.append(life)
                 ends_s = time.monotonic() + life_s
                 while time.monotonic() < ends_s:
-                    await asyncio.sleep(min(5.0, life_s))
+                    await asyncio.sleep(min(SAMPLE_S, life_s))
                     life.append(usage_of(server.process.pid))
                 server.send_signal(signal.SIGKILL)
                 await server.exit_code()
@@ -326,10 +327,10 @@ def usage_of(pid):
         return 0, 0, 0
 
 
-def growth(lives, step_s=5.0):
+def growth(lives):
     """Yield a line for each life that was long enough: its memory and files after the warm-up, and at its end."""
     for number, life in enumerate(lives, 1):
-        steady = [each for each in life[int(WARM_UP_S / step_s) :] if each[0]]
+        steady = [each for each in life[int(WARM_UP_S / SAMPLE_S) :] if each[0]]
         if len(steady) < 8:
             continue
         share = max(2, len(steady) // 8)
@@ -337,7 +338,7 @@ def growth(lives, step_s=5.0):
         mib = [sum(each[0] for each in part) / len(part) / 2**20 for part in (first, last)]
         files = [max(each[1] for each in part) for part in (first, last)]
         yield (
-            f"life {number}: {len(life) * step_s / 60:.0f} min, memory {mib[0]:.1f} to {mib[1]:.1f} MiB, "
+            f"life {number}: {len(life) * SAMPLE_S / 60:.0f} min, memory {mib[0]:.1f} to {mib[1]:.1f} MiB, "
             f"files {files[0]} to {files[1]}"
         )
 

@@ -116,9 +116,9 @@ class LakeTable(DeltaTable):
         is_events = self.folder.name == "events"
         return SOURCES in self.metadata().configuration if is_events else "log_id" in self.columns().names
 
-    def files_of(self, log_id: str) -> list[File]:
-        """Return the files with rows of a log."""
-        files = self.data_files()
+    def files_of(self, log_id: str, files: list[File] | None = None) -> list[File]:
+        """Return the files with rows of a log, of all of the table's or of some."""
+        files = self.data_files() if files is None else files
         if not self.has_labels:
             return files if log_id == self.log_id else []
         return [file for file in files if file.least.get("log_id", self.log_id) == log_id]

@@ -57,9 +57,8 @@ class EventReader:
         self._selection = selection
         first, end = span(selection.pattern)
         conditions = [between("topic", first, end), between("time_us", selection.from_us, selection.to_us)]
-        own = {each.path for each in table.files_of(self.log_id)}
         reading = needed("events", table, every(conditions))
-        self.reading = reading._replace(files=[each for each in reading.files if each.path in own])
+        self.reading = reading._replace(files=table.files_of(self.log_id, reading.files))
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
             self._fragments = {each.path: each for each in self._events.get_fragments()}
