@@ -11,7 +11,7 @@ from support.wire import DEADLINE_S
 PROGRAM = Path(__file__).with_name("compression.py")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("only", "is_smaller"), [("history", True), ("1 robot", False), ("5 robots", True)])
 async def test_it_prints_bytes_and_cpu_without_and_with(only, is_smaller, tmp_path):
     """What is compressed is smaller; events that are too small for it are the same."""

@@ -14,7 +14,7 @@ from bench.history import HistoryFigures, history_table
 from bench.reads import Stock
 from support.process import ended
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 DONE, WRONG_USE = 0, 2
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--publishers", "4", "--batch", "3", "--rate", "90")
@@ -52,7 +52,6 @@ def check_figures(found):
         assert 0 < found["wide"]["500"][reader]["p50"] <= found["wide"]["500"][reader]["p99"]
 
 
-@pytest.mark.nightly
 async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     """The result has figures of every load, with and without, and of reads; they are compared, and shown in a table.
 

@@ -88,7 +88,7 @@ def test_a_change_of_a_wildcard_costs_the_next_publish_little(measured):
     assert changed <= 1.1 * warm
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_count_is_the_same_each_time(measured, tmp_path):
     """Another count of a load with two threads hardly differs; callgrind's files are kept."""
     again = asyncio.run(count(side_environment(), ["bayeux-durable"], print, kept_in=tmp_path))
@@ -98,7 +98,7 @@ def test_a_count_is_the_same_each_time(measured, tmp_path):
     assert "bayeux-durable-1.callgrind" in {each.name for each in tmp_path.iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_load_is_profiled(tmp_path):
     """--profile prints functions of Halley; an unknown load is refused with the names of all."""
     code, output, _ = await ended("instructions", "--profile", "wamp-publish", cwd=tmp_path)

@@ -44,6 +44,7 @@ async def test_a_client_is_measured_under_each_load(tmp_path):
     assert done["fanout"] % 20 == 0
 
 
+@pytest.mark.nightly
 async def test_some_loads_alone(tmp_path):
     """With the names of loads only these are measured, and the client without any; an unknown name is an error.
 

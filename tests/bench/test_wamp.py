@@ -14,7 +14,7 @@ from bench.wamp import COMPILED, OFF, ON, WampFigures, WampPlan, measure_wamp, w
 from halley.bench.load import BenchFailed
 from halley.bench.target import Usage
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 STAND_IN = "crossbar", "stand_in_router.py"  # started as crossbar is
@@ -29,7 +29,6 @@ async def measured(folder, fault=""):
     return await measure_wamp(plan, servers=[CROSSBAR])
 
 
-@pytest.mark.nightly
 async def test_halley_with_its_history_and_without(tmp_path):
     """Both get all three phases and lose nothing; the table has their ratio; a later run is compared."""
     found, output = await two_runs(tmp_path, "wamp", *QUICK)
@@ -46,7 +45,6 @@ async def test_halley_with_its_history_and_without(tmp_path):
     assert any(line.startswith("medians.window.halley.deliveries_per_s") for line in output)
 
 
-@pytest.mark.nightly
 async def test_beside_crossbar(tmp_path):
     """With --crossbar, the table has three servers, and the ratios of Halley's two to crossbar."""
     program = stand_in(tmp_path, *STAND_IN)

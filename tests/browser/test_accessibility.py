@@ -123,6 +123,7 @@ async def test_axe_finds_nothing_where_there_is_much_to_see(profile, server):
         assert await complaints(page) == [], "Overview, with a replay"
 
 
+@pytest.mark.nightly
 async def test_axe_finds_nothing_after_the_server_is_lost(profile, server):
     """Every view then shows that its figures are old."""
     profile.expected = "net::ERR_"

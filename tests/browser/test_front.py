@@ -16,6 +16,7 @@ BEHIND_NGINX = 'proxies = ["127.0.0.1"]\nopen = true\nbayeux.anonymous_publish =
 PROTOCOLS = "() => [...new Set(performance.getEntries().map((each) => each.nextHopProtocol).filter(Boolean))]"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", [BEHIND_NGINX], indirect=True)
 @pytest.mark.parametrize("transport", ["WebSocket", "long-polling"])
 async def test_ten_tabs_are_connected_through_nginx(chromium, server, tmp_path, transport):

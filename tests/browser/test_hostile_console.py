@@ -152,6 +152,7 @@ async def test_when_the_servers_clock_is_set_back_the_numbers_go_on(profile, ser
         await expect(line).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+h0$"))
 
 
+@pytest.mark.nightly
 async def test_odd_addresses_show_some_view(profile, server):
     """The URL's fragment can be anything: it is treated as text, and an unknown name shows the first view."""
     profile.expected = "the server responded with a status of 4"

@@ -168,6 +168,7 @@ async def test_what_is_published_is_counted_in_both_tabs_and_after_a_restart(pro
     await keep(pages[0], "overview")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", ["[limits]\nqueue_events = 20000\n"], indirect=True)
 async def test_a_flood_does_not_freeze_it(profile, server):
     """While ten thousand events are received, buttons react; in the end all events are counted."""

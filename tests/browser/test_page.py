@@ -174,6 +174,7 @@ async def unreached(page):
     return await page.evaluate(UNREACHED)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("view", FULL)
 async def test_each_view_full_of_content(profile, server, view):
     """Check names, contrast, keyboard, width and layout shifts, and take screenshots at two widths."""

@@ -175,6 +175,7 @@ async def test_topics_are_filtered_and_keep_their_order(profile, server):
         await expect(page.get_by_text("2 of 3 topics")).to_be_visible()
 
 
+@pytest.mark.nightly
 async def test_500_topics_at_full_speed_do_not_freeze_the_page(profile, server):
     """While values of 500 topics are sent at full speed the page reacts to the reader, and then shows the newest."""
     async with await nt4.connect(server.url, "robot") as robot:

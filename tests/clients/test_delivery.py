@@ -25,7 +25,7 @@ async def test_an_event_comes_once_however_many_subscriptions_match(kind, site):
     assert [message["data"] for message in client.incoming if "data" in message] == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.browser
 @pytest.mark.node
 async def test_every_client_hears_every_other_in_the_same_order(site):

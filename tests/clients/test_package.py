@@ -202,7 +202,7 @@ async def program(project, port, *options):
         await process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.node
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("transport", SOCKETS)
@@ -266,7 +266,7 @@ async def test_a_log_that_was_replaced_is_reported(project, tmp_path):
         assert new == sorted(new)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.node
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")

@@ -46,8 +46,8 @@ async def test_refused_requests_are_told_and_not_repeated(kind, site):
     await client.hears(("/room", "still here"))
 
 
+@pytest.mark.nightly
 @pytest.mark.node
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faye-node", "cometd9-node", "cometd7-node"])
 @pytest.mark.parametrize("wrong", [{"connectionType": "pigeon"}, {"advice": "at once"}], ids=["type", "advice"])
 async def test_a_client_whose_connects_are_refused_tries_again_every_two_seconds(kind, wrong, site):

@@ -57,6 +57,7 @@ async def test_a_stock_client_opens_by_websocket(name, kind, site):
     assert client.complaints == []
 
 
+@pytest.mark.nightly
 @servers(*(kind for kind in SOCKETS if kind != "aiocometd"))  # which waits for the reply to each publish
 async def test_a_thousand_events_come_in_order(name, kind, site):
     """What one client publishes at once, it and another get once, in order."""

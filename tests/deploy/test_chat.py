@@ -184,6 +184,7 @@ async def test_the_page_whole(tmp_path, chromium, backend):
         assert token not in "".join(halley.lines + again.lines)
 
 
+@pytest.mark.nightly
 @WITH_CHROMIUM
 async def test_tokens_are_renewed_before_and_after_they_expire(tmp_path, chromium):
     """A session that ends with its token goes on with the next one; so does a page that was away for longer."""
@@ -210,6 +211,7 @@ async def test_tokens_are_renewed_before_and_after_they_expire(tmp_path, chromiu
         await ada.sees(*(f"#lobby ada: {text}" for text in texts))
 
 
+@pytest.mark.nightly
 @WITH_CHROMIUM
 async def test_a_backend_with_another_secret(tmp_path, chromium):
     """The page says what to do."""
@@ -227,6 +229,7 @@ async def test_a_backend_with_another_secret(tmp_path, chromium):
         await expect(ada.state).to_contain_text("let it and the backend read the same secret")
 
 
+@pytest.mark.nightly
 @BOTH
 async def test_one_command_runs_it_and_ends_it(tmp_path, backend):
     """It prints where the chat is, which then serves; and at Ctrl-C nothing of it is left."""
@@ -268,6 +271,7 @@ async def test_wrong_use_gets_a_sentence(tmp_path):
             assert (printed.code, printed.errors) == expected
 
 
+@pytest.mark.nightly
 @BOTH
 async def test_a_backend_refuses_what_is_wrong(tmp_path, backend):
     """Bad requests get a reason and no cookie; the cookie is one that scripts and other sites cannot use."""

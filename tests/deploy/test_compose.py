@@ -29,6 +29,7 @@ def parsed():
     return yaml.safe_load(FILE.read_text())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["compose.yaml", "cluster.yaml"])
 def test_it_is_a_compose_file(name):
     """The file follows the schema of the Compose specification."""

@@ -72,6 +72,7 @@ def test_zizmor_finds_nothing():
     assert code == 0, output
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [*FILES, "../dependabot.yml"])
 def test_it_follows_the_schema(name):
     require_module("check_jsonschema", "pip install '.[release]'")
@@ -173,7 +174,7 @@ def test_compiled_wheels_are_for_each_python():
         assert output.split() == [f"cp3{minor}-manylinux_{architecture}" for minor in (11, 12, 13)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_site_is_built_by_its_command(tmp_path):
     """The command of the workflow, which leaves the site where the upload takes it from."""
     require_module("material", "pip install '.[site]'")

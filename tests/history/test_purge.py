@@ -119,7 +119,7 @@ FEW = 250
 """Events in two or three segments. Further ones would meet the same, and each step takes a purge of its own."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
     """With a crash before any rename, unlink or fsync of the folder the log is whole; a repeat erases the rest."""
     with OpenLog(tmp_path / "log", **SMALL) as log:
@@ -221,7 +221,7 @@ def test_damaged_rows_become_holes_of_the_log(tmp_path):
     assert _faults(tmp_path) == dict.fromkeys(lost, "hole")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, monkeypatch):
     """With a crash before any rename, unlink or fsync, the segment is damaged, or has holes and all other rows."""
     with OpenLog(tmp_path / "log", **SMALL) as log:

@@ -429,7 +429,7 @@ def open_segments(folder):
     return [target for target in targets if target.startswith(f"{folder.path}/seg-")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
     """Readers that page through the log miss only reported offsets, whatever happens to its segments meanwhile."""
     with OpenLog(tmp_path / "log", Rules(), segment_bytes=65_536, max_bytes=1_048_576) as opened:

@@ -194,6 +194,7 @@ def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
     assert messages[0].data["rate"] == pytest.approx(20)
 
 
+@pytest.mark.nightly
 def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
     """With a live query a steady channel stops; timers run although no events arrive."""
     lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 185]

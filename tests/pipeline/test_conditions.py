@@ -197,7 +197,7 @@ def predicate(chance, depth=0):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     """For random conditions, each file with a row for which the condition is true in Spark is among those read.
 

@@ -16,7 +16,7 @@ from halley.pipeline.lake import tables
 from halley.pipeline.lake.verify import verify
 from halley.settings import Pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 OPTIONS = Pipeline(batch_rows=1_000, partition_rows=100, ingest_s=0.1, compact_s=0)
 

@@ -228,6 +228,7 @@ def test_rollups_are_those_of_each_log(spark, tmp_path, lake, ingest):
     assert dict(map(tuple, ask(spark, lake, query).rows.collect())) == total
 
 
+@pytest.mark.nightly
 def test_alerts_learn_from_each_log_by_itself(spark, tmp_path, lake):
     """Each has a checkpoint of its own, and goes on there; what is found has the name of the source."""
     for name in ("west", "east"):

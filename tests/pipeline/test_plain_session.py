@@ -14,7 +14,7 @@ from support.process import environment
 
 from halley.pipeline import session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 LONGEST_S = 300
 COUNTS = """

@@ -291,7 +291,7 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
         Rollup(spark, {"path": str(tmp_path / "old")}, place.lake, Pipeline(behind_s=0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_thousands_of_channels(place):
     """Two thousand channels each have their rollups in one turn, and further events are added in the next."""
     rng, rollup = random.Random(3), place.rollup(channels=5)

@@ -276,7 +276,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_refused_rows_fail_the_batch_or_are_counted(spark, tmp_path):
     """The server's words fail a batch; with `count` its other rows are published, and a line has the count."""
     tokens = (Token("s", "sink", hash_of(TOKEN)),)
@@ -323,7 +323,7 @@ async def test_a_limited_rate_is_waited_for_and_the_order_is_kept(spark, tmp_pat
         assert [event.data for event in await received(client, 150)] == [*range(150)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_outage_is_waited_for_until_the_deadline(spark, tmp_path):
     """A batch is published when the server is back; a server that stays away fails it with one sentence."""
     async with recording(tmp_path) as served, relaying(served.port) as proxy, subscribed(served.url) as client:
@@ -489,7 +489,7 @@ async def test_a_batch_of_more_rows_than_keys_goes_on_where_it_was(spark, tmp_pa
         assert await until_end(client) == [{"n": number} for number in range(2_500)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_after_the_keys_have_gone_the_interrupted_batch_is_delivered_again(spark, tmp_path, dies):
     """As the page says: that batch, and none of those before it."""
     log_of(tmp_path, range(30))

@@ -19,7 +19,7 @@ from halley.pipeline.lake import tables, upkeep
 from halley.pipeline.lake.verify import verify
 from halley.settings import Pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 DYING = Path(__file__).with_name("dying_ingest.py")
 OPTIONS = Pipeline(batch_rows=250, partition_rows=200, ingest_s=0.1, compact_s=0)

@@ -292,6 +292,7 @@ def test_bad_input_gets_one_sentence(store, data, verb, bucket, who, more, sente
     assert store.listing() == before
 
 
+@pytest.mark.nightly
 def test_who_may_only_read_reads(store, lake, data):
     """Verification, history and the report need no right to write."""
     ingest(lake, data)

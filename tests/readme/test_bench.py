@@ -10,7 +10,7 @@ from readme.shell import Shell
 from readme.table import block
 from support.programs import require_module
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 LONGEST_S = 480.0
 LINES = [line for line in block("bench").splitlines() if not line.startswith("python tests/bench ")]

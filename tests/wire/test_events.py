@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import uvicorn
+from support.log import ALL, ClockedLog
 from support.messages import connect, publish
 from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.streams import EventSource, StreamReader
@@ -198,22 +199,18 @@ async def test_a_stream_can_begin_with_the_last_events(tmp_path, last, found):
 
 async def test_a_gap_is_told_before_what_follows_it(tmp_path):
     """What retention has removed is `expired`; the id of the gap is its end, so that it is told once."""
+    old = ClockedLog(tmp_path, (ALL, 3600, True))
+    old.publish("a", 3)
+    old.history.close()
     async with serving(recorded(tmp_path)) as served:
-        positions = await put(served, *range(6))
-        log = served.house.history.log.archive
-        rules = served.house.broker.commits.log.rules if hasattr(served.house.broker.commits.log, "rules") else None
-        assert log is not None
-        if rules is None:
-            rules = served.house.history.log.history.rules
-        for rule in rules.recording:
-            rule.start = positions[3]
+        positions = await put(served, 3, 4, 5)
         for form, target in (("sse", "/events/a?after_position=0"), ("lines", "/events/a?after_position=0")):
             accept = "application/x-ndjson" if form == "lines" else ""
             stream = await StreamReader.open(served, target, accept=accept)
-            told = {"from": 1, "to": positions[3] - 1, "reason": "expired"}
+            told = {"from": 1, "to": positions[0] - 1, "reason": "expired"}
             if form == "sse":
                 gap, *events = await stream.blocks(4)
-                assert (gap.type, gap.id, gap.data) == ("gap", str(positions[3] - 1), told)
+                assert (gap.type, gap.id, gap.data) == ("gap", str(positions[0] - 1), told)
                 assert [event.data["data"] for event in events] == [3, 4, 5]
             else:
                 while stream.came.count(b"\n") < 4:
