@@ -66,7 +66,7 @@ KINDS = {
     "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload"), nightly=True),
     "cometd-same-origin-binary": Kind("cometd", "browser", "same", **_SOCKET, extensions=("binary",)),
     "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
-    "cometd-java-polling": Kind("cometd", "java", **_POLLING),
+    "cometd-java-polling": Kind("cometd", "java", **_POLLING, nightly=True),
     "faye-node": Kind("faye", "node", **_SOCKET),
     "faye-node-polling": Kind("faye", "node", **_POLLING),
     "faye-1.2-node": Kind("faye-1.2", "node", **_SOCKET, nightly=True),

@@ -175,6 +175,7 @@ def told(lake):
     return [(row["topic"], row["kind"]) for row in rows]
 
 
+@pytest.mark.nightly
 def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
     """Three runs over one log, each with a new query: the second one needs the state on disk of the first."""
     lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 500]

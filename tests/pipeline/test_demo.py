@@ -82,6 +82,7 @@ def whole(folder):
     with demo(folder) as running:
         url = running.url()
         rollups = until(lambda: of_all(url))
+        until(lambda: "pipeline: running" in running.said())
         running.process.send_signal(signal.SIGTERM)
         code = running.process.wait(DEADLINE_S)
     temporary = folder / "temporary"

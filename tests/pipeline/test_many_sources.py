@@ -140,6 +140,7 @@ def test_three_logs_are_each_exact(tmp_path, lake, ingest):
         assert file.least["source"] == file.greatest["source"], "a file has rows of one source"
 
 
+@pytest.mark.nightly
 async def test_logs_come_at_once_also_from_a_server(tmp_path, lake, ingest):
     """Three ingests that start together, into a lake that is not there yet, lose nothing; one is over `GET /log`."""
     ids = {name: write(tmp_path / name, 200, name) for name in ("west", "east")}
@@ -162,6 +163,7 @@ async def test_logs_come_at_once_also_from_a_server(tmp_path, lake, ingest):
     assert all(each.is_sound for each in verify(lake, is_thorough=True))
 
 
+@pytest.mark.nightly
 def test_two_sources_that_join_at_once_are_both_there(tmp_path):
     """Each of two processes that add a log to a lake at the same time succeeds, whichever is faster."""
     for number in range(20):
@@ -181,6 +183,7 @@ def test_two_sources_that_join_at_once_are_both_there(tmp_path):
         assert all(tables.open_table(place, name).log_id == sources.first for name in ("events", "gaps", "rejected"))
 
 
+@pytest.mark.nightly
 def test_a_query_reads_the_files_of_its_source(spark, tmp_path, lake, ingest):
     """`source = 'west'` is answered from the files of that source; counts and checksums are those of its log."""
     for name, count in (("west", 150), ("east", 40)):
@@ -194,6 +197,7 @@ def test_a_query_reads_the_files_of_its_source(spark, tmp_path, lake, ingest):
     assert [*map(tuple, grouped)] == [("east", 41), ("west", 151)]
 
 
+@pytest.mark.nightly
 def test_rollups_are_those_of_each_log(spark, tmp_path, lake, ingest):
     """Windows of one channel on two servers are two rows, each a recount of its log; each is published by its job."""
     wanted = {}
@@ -427,6 +431,7 @@ def test_a_lifted_column_cannot_have_the_name_of_a_label(old, tmp_path, lake, in
     assert Counter(found)["mine"] == 1
 
 
+@pytest.mark.nightly
 def test_an_erasure_may_be_of_one_source(tmp_path, lake, ingest):
     """`--source` erases only there; without it, from all logs. Each offset stays accounted for in its own log."""
     for name in ("west", "east", "south"):
