@@ -53,7 +53,8 @@ async def test_a_stock_client_opens_by_websocket(name, kind, site):
     await client.hears(("/room", "by WebSocket"))
     assert upgrades(proxy) == 1
     shakes_hands_by_post = KINDS[kind].library in ("faye", "faye-1.2", "aiocometd")
-    assert proxy.sent.count(b"POST /") == shakes_hands_by_post
+    connects_before_it_opens = KINDS[kind].library in ("faye", "faye-1.2")  # by POST, if the socket is slow to open
+    assert shakes_hands_by_post <= proxy.sent.count(b"POST /") <= shakes_hands_by_post + connects_before_it_opens
     assert client.complaints == []
 
 
