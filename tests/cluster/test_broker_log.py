@@ -19,7 +19,7 @@ from halley.broker.errors import DiskFull, InboxFull, OutcomeUnknown, Unstorable
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Durability
-from halley.cluster import availability, bounds, store
+from halley.cluster import availability, bounds, broker_log, store
 from halley.cluster.applied import Applied, First
 from halley.cluster.availability import Diverged, Healing, NatsAway
 from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS, Unsendable
@@ -472,6 +472,38 @@ async def test_while_another_node_says_that_the_stream_went_back_none_takes_even
         publish(broker, 1)
     log.availability.is_disputed = False
     publish(broker, 1)
+
+
+async def test_an_offset_is_of_another_log_only_if_the_stream_has_no_more(broker, log, disk, monkeypatch):
+    """Behind a lost connection NATS answers before frames come: a reader with such an offset would get events twice."""
+    publish(broker, 1)
+    log.sender._send()
+    come_back(log)
+    write(log, disk)
+    ends_with = log.applied.sequence + 1
+
+    async def stream_info():
+        if ends_with is None:
+            raise TimeoutError
+        return {"state": {"last_seq": ends_with}}
+
+    monkeypatch.setattr(broker_log, "_REACH_S", 0.05)
+    monkeypatch.setattr(log._nats, "stream_info", stream_info)
+    assert await log.reach(1)
+    assert not await log.reach(2)
+    ends_with = None
+    assert not await log.reach(2)
+    ends_with = log.applied.sequence
+    assert await log.reach(2)
+    publish(broker, 2)
+    log.sender._send()
+    come_back(log)
+    ends_with = log.applied.sequence
+    assert not await log.reach(3)  # the disk has not taken what came
+    write(log, disk)
+    assert await log.reach(2)
+    log.availability.diverge("another stream")
+    assert not await log.reach(3)
 
 
 async def test_a_control_is_a_frame_of_its_own(broker, log, disk):

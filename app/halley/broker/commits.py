@@ -183,8 +183,8 @@ class Commits:
         """Begin to use a log, of which `head` is the last offset.
 
         `share` and `reach` are given where other servers have the same log. The first sends them an event that is not
-        recorded. The second waits, not for long, until this server has got as far as an offset that they have reached;
-        it returns False if the server has not, and is cut off from them.
+        recorded. The second waits, not for long, until this server has got as far as an offset that they may have
+        reached; it returns False if the server has not, and does not know that nobody has.
         """
         self.log, self._share, self.reach = log, share, reach
         self.tail.skip_to(head)

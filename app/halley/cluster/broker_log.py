@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from halley.broker.commits import Commits
@@ -32,9 +33,12 @@ from halley.cluster.sender import Sender, UnderWay
 from halley.cluster.store import Store, StoreWriter
 from halley.cluster.stream_reader import StreamReader
 from halley.cluster.tasks import Tasks
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError
 from halley.nats.stream_position import Position
 
 _RETRY_S, _LOOK_S = 0.3, 0.1
+_REACH_S, _REACH_LOOK_S = 2.0, 0.02
 
 
 class ClusterLog:
@@ -104,6 +108,21 @@ class ClusterLog:
             self.sender.append(pending)
         elif not self.sender.append_unrecorded(pending):
             self._store.append(pending)
+
+    async def reach(self, offset: int) -> bool:
+        """Wait until all events up to an offset are delivered here, for `_REACH_S` at most; False if they may yet come.
+
+        True also for an offset that is none of this log: the node has delivered all that the stream had when asked.
+        """
+        commits, applied = self._commits, self.applied
+        with suppress(ApiError, *AwayErrors):
+            async with asyncio.timeout(_REACH_S):
+                last = int((await self._nats.stream_info())["state"]["last_seq"])
+                while commits.tail.head < offset:
+                    if applied.sequence >= last and commits.tail.head >= applied.offset and not self.is_diverged:
+                        return True
+                    await asyncio.sleep(_REACH_LOOK_S)  # the hot path wakes nobody
+        return commits.tail.head >= offset
 
     def compare(self, others: list[Member]) -> None:
         """Compare this node with the others; to be called once a second."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -21,7 +20,6 @@ from halley.history.state import Change
 UNSTORABLE, UNDELIVERED = f"{FAULT}{Unstorable.__name__}", f"{FAULT}a position was passed over"
 
 _RETRY_S = 0.3
-_REACH_S = 2.0
 
 
 class Store(Log, Protocol):
@@ -71,7 +69,6 @@ class StoreWriter:
         self._availability = availability
         self._first_topics = first_topics
         self._unwritten: list[Entry | Change] = []  # by the disk's fault; they are given to the store again
-        self._delivered = asyncio.Event()  # set when more is delivered, and then replaced
         self._head = store.head  # what the stream gives up to this offset is on disk already
 
     async def write(self, entries: Sequence[Entry | EventRange]) -> None:
@@ -122,17 +119,6 @@ class StoreWriter:
         """The events of this node that are not written."""
         return [entry for entry in self._unwritten if isinstance(entry, Pending)]
 
-    async def reach(self, offset: int) -> bool:
-        """Wait until all events up to an offset are delivered here, for `_REACH_S` at most.
-
-        False if they are not, and other nodes may have them: this one gets nothing of the stream at present.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REACH_S):
-                while self._commits.tail.head < offset:
-                    await self._delivered.wait()
-        return self._commits.tail.head >= offset or self._availability.refusal is None
-
     # What the store reports
 
     def committed(self, entries: Sequence[Any], _first: int, now: float) -> None:
@@ -147,9 +133,6 @@ class StoreWriter:
             if self._commits.tail.head < last:  # the error was not that of a subscriber
                 self._availability.diverge(UNDELIVERED)
             raise
-        finally:
-            self._delivered.set()
-            self._delivered = asyncio.Event()
 
     def _commit(self, run: list[Any], now: float) -> None:
         if not _is_own(run[0]):

@@ -62,7 +62,7 @@ class Node:
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
         members, flush = self.members, self.flush
         log = ClusterLog(members, store, commits, self.applied, flush, taker, controlled)
-        commits.begin(log, store.head, log.direct.share, log.writer.reach)
+        commits.begin(log, store.head, log.direct.share, log.reach)
         return log
 
     async def forget(self, state: KeeperState) -> None:

@@ -62,7 +62,7 @@ UNACCEPTABLE = "expected Accept to allow text/event-stream or application/x-ndjs
 NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
 DENIED = "the server's policy does not allow subscribing to that"
 NO_ROOM = "no room for another stream; try again later"
-BEHIND = "this node is cut off from its cluster, and behind that position; try again later"
+BEHIND = "this node is behind that position, which its cluster may have reached; try again later"
 BUSY = "reading the history took too long; try again later"
 
 _UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
