@@ -234,7 +234,7 @@ async def test_a_node_that_stands_still_costs_no_session_and_no_other_node(tmp_p
         again = await wire.post(keyed)
         (repeated,) = [each for each in again.replies if each["channel"] == "/chat/room"]
         had = {ids[-1]: again.data}  # what waits for a session comes with any reply
-        events = {client_id: await _until_data(wire, client_id, 4, had.get(client_id)) for client_id in ids}
+        events = {client_id: await _until_data(wire, client_id, 4, had.get(client_id, ())) for client_id in ids}
         assert [sorted(data, key=str) for data in events.values()] == [[0, 1, 2, "late"]] * SHARE
         assert len({*map(str, events.values())}) == 1
         assert (await (await a.wire()).post(keyed)).replies[0]["ext"] == repeated["ext"]
@@ -248,9 +248,9 @@ async def _until_alive_again(server, name):
     await server.until(lambda: [each["node"] for each in server.logged("cluster_member")].count(name) == 2)
 
 
-async def _until_data(wire, client_id, count, had=None):
+async def _until_data(wire, client_id, count, had=()):
     """Return the data of a session's next `count` events: those that it `had`, and those that its connects bring."""
-    data = [*(had or [])]
+    data = [*had]
     async with asyncio.timeout(DEADLINE_S):
         while len(data) < count:
             data += (await wire.post(connect(client_id))).data
