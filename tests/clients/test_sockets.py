@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 
 import pytest
@@ -56,6 +57,26 @@ async def test_a_stock_client_opens_by_websocket(name, kind, site):
     connects_before_it_opens = KINDS[kind].library in ("faye", "faye-1.2")  # by POST, if the socket is slow to open
     assert shakes_hands_by_post <= proxy.sent.count(b"POST /") <= shakes_hands_by_post + connects_before_it_opens
     assert client.complaints == []
+
+
+@clients("faye-same-origin")
+async def test_a_socket_that_opens_behind_the_cookie_of_its_page(kind, site):
+    """BW34: Faye asks for its socket before its handshake has the cookie; a slow network brings that request later."""
+    server = await site.serve()
+    proxy = await site.relay(server)
+    client = await site.start(kind, proxy.port)
+    proxy.passes = proxy.accepted  # a POST goes by a connection that is there, a socket by a new one
+    assert await client.open() == OK
+    assert await client.subscribe("/room") == OK
+    (session,) = server.house.broker.sessions.values()
+    await client.until(lambda: session.is_bound)
+    proxy.passes = math.inf
+    await client.until(lambda: upgrades(proxy))
+    assert [await client.publish("/room", number) for number in range(20)] == [OK] * 20
+    await client.until(lambda: client.transport == "websocket")
+    assert await client.publish("/room", 20) == OK
+    await client.hears(*(("/room", number) for number in range(21)))
+    assert handshakes(client) == 1
 
 
 @pytest.mark.nightly

@@ -36,16 +36,7 @@ from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, p
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import HttpContext, body_of
 from halley.protocols.bayeux.names import HANDSHAKE
-from halley.protocols.bayeux.outcomes import (
-    AwaitHook,
-    Cut,
-    Misdirected,
-    Outcome,
-    Paused,
-    Request,
-    Transport,
-    Verdict,
-)
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Paused, Request, Transport, Verdict
 from halley.protocols.bayeux.publishing import is_publish
 from halley.protocols.bayeux.relayed import MOST_RELAYED, SUCCEEDED, Relay, Relayed, RelayedRequest
 from halley.protocols.bayeux.replies import FRAME_BYTES
@@ -194,6 +185,9 @@ class Socket:
         if not messages:  # the ping of Faye's clients
             self._reply(Reply([], None, [], self))
             return
+        if self._session is None and self._lacks_cookie(messages[0].get("clientId")):
+            self._end(POLICY_VIOLATION, "the browser cookie is missing", now)  # the client's next socket shows it
+            return
         request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
         request.token = self._token
         request.has_odd_numbers = message.has_odd_numbers
@@ -259,21 +253,29 @@ class Socket:
     def cookies_for(self, session: BayeuxSession) -> tuple[str, ...]:
         """The cookies that count as shown where a session is bound to one.
 
-        Its client may have got the cookie by a POST after it had opened this socket.
+        A client may open this socket while it handshakes by POST, as Faye's page does, and get the cookie afterwards.
+        Who only knows the id of a session, as from a log, is too late with a socket of its own.
         """
-        if session.is_bound and (session is self._session or self._is_of_its_handshake(session)):
+        if session.is_bound and (
+            session is self._session or (self._opened_at < session.bound_at and self._is_of_its_time(session))
+        ):
             return (session.cookie,)
         return self._cookies
 
-    def _is_of_its_handshake(self, session: BayeuxSession) -> bool:
-        """Whether a client has opened this socket without a cookie while it handshook by POST, as Faye's page does.
+    def _lacks_cookie(self, client_id: object) -> bool:
+        """Whether this socket was opened like that, but the request for it came behind the POST that binds the session.
 
-        The cookie to which it has bound the session since is that of the POST. Who only knows the id of a session, as
-        from a log, is too late with a socket of its own.
+        Since it may be somebody else's, the client has to open another, and sends its messages again. An error would be
+        its final answer.
         """
+        session = self._engine.broker.sessions.get(client_id) if isinstance(client_id, str) else None
+        if not (isinstance(session, BayeuxSession) and session.is_bound):
+            return False
+        return self._is_of_its_time(session) and not self.cookies_for(session)
+
+    def _is_of_its_time(self, session: BayeuxSession) -> bool:
         return (
             not self._cookies
-            and self._opened_at < session.bound_at
             and abs(self._opened_at - session.opened_at) <= self._engine.options.hello_s
             and self._context.address == session.address
         )
