@@ -32,8 +32,8 @@ class TcpProxy:
     With `loses_answers` it drops the server's bytes, with `hides_ends` the server does not learn that a client has
     disconnected, with `holds_answers` it relays no more of the server's bytes, with `holds` no more bytes at all.
     `accepted` counts connections; those after the first `passes` wait until that is more. With `strips_upgrades` it
-    passes on no request for a WebSocket as one, as a proxy that was not told about them. New connections are to
-    `server_port`.
+    passes on no request for a WebSocket as one, as a proxy that was not told about them; with `holds_upgrades` such
+    requests wait. New connections are to `server_port`.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -47,6 +47,7 @@ class TcpProxy:
         self.accepted = 0
         self.passes = math.inf
         self.strips_upgrades = False
+        self.holds_upgrades = False
         self.server_port = server_port
         self._is_down = False
         self._writers: set[asyncio.StreamWriter] = set()
@@ -102,6 +103,8 @@ class TcpProxy:
                     self.sent += data
                     if self.strips_upgrades:
                         data = _UPGRADE.sub(b"", data)
+                    while self.holds_upgrades and _UPGRADE.search(data) and not writer.is_closing():
+                        await asyncio.sleep(_LOOK_S)
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue
