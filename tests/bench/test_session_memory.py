@@ -11,7 +11,7 @@ from bench.session_memory import CASES, measure
 
 from halley.settings import Limits
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 MOST_BYTES = 2 * Limits().subscription_bytes
 """More than a session takes, caches and buffers included; without the limit some took 15 MB, others 2 GB."""

@@ -25,7 +25,7 @@ CUSTOMARY = [("faye", "faye-node"), ("cometd-java", "cometd9-node"), ("cometd-ja
 def servers(*kinds):
     """Run a test with these clients of Halley, and with those of other servers to compare, as `name` and `kind`."""
     mine = [pytest.param("halley", *each.values, marks=each.marks) for each in clients(*kinds).args[1]]
-    customary = [pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.node)) for each in CUSTOMARY]
+    customary = [pytest.param(*each, marks=(pytest.mark.nightly, pytest.mark.node)) for each in CUSTOMARY]
     return pytest.mark.parametrize(("name", "kind"), [*mine, *customary])
 
 

@@ -187,7 +187,7 @@ async def test_the_example(spark, tmp_path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_complete_mode_publishes_all_rows_in_each_batch_and_update_mode_is_refused_by_spark(spark, tmp_path):
     """Whatever modes Spark knows are either right or refused."""
     log_of(tmp_path, range(20))
@@ -241,7 +241,7 @@ def test_options_of_sparks_own_are_not_the_sinks():
     assert Options.of({"server": NOBODY, "checkpointLocation": "/c", "queryName": "means"}).server == NOBODY
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_overwritten_and_a_stream_has_no_run(spark, tmp_path):
     """What has no meaning for events is refused, in a sentence that is found in Spark's exceptions."""
     frame = numbered(spark, 1)
@@ -479,7 +479,7 @@ async def test_a_query_that_dies_between_effect_and_commit_delivers_each_event_o
         assert await until_end(client) == [{"n": number} for number in range(40)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_batch_of_more_rows_than_keys_goes_on_where_it_was(spark, tmp_path, dies):
     """Of 2,500 rows the server remembers the last thousand, and none is delivered twice."""
     log_of(tmp_path, range(2_500))
