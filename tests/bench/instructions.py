@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from bench.figures import columns
 from bench.jobs import last_line
 from bench.rounds import disk, noted, side_command, side_environment
+from support.tarballs import unpack
 
 from halley import is_compiled
 from halley.bench.load import BenchFailed
@@ -229,7 +230,7 @@ async def _count_at(commit: str, watch: Watch) -> Units:
     """Count all loads as they were at a commit."""
     with tempfile.TemporaryDirectory(prefix="halley-bench-") as name:
         with tarfile.open(fileobj=BytesIO(_git("archive", commit, "app", "static", "tests/bench"))) as archive:
-            archive.extractall(name, filter="data")
+            unpack(archive, name)
         environment = {**side_environment(), "PYTHONPATH": os.pathsep.join((f"{name}/tests", f"{name}/app", name))}
         try:
             return await count(environment, (), noted(watch, commit[:7]))

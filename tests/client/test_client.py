@@ -35,7 +35,7 @@ async def answering(body, status="200 OK", *headers):
 
     async def answer(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
         await reader.readexactly(length)
         lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client as NatsClient
+from support import tarballs
 from support.messages import publish
 from support.nats import FREE_PORTS, nats_servers, node, rows
 from support.process import ended
@@ -27,7 +28,7 @@ KEYS = {"key-0": ("/room/0", 1), "key-16": ("/room/1", 17), "key-24": ("/room/1"
 
 def unpack(folder):
     with tarfile.open(Path(__file__).with_name("cluster_before_state_tables.tar.xz")) as archive:
-        archive.extractall(folder, filter="data")
+        tarballs.unpack(archive, folder)
     (folder / "nats").rename(folder / "0")
 
 

@@ -18,6 +18,7 @@ from support.distributions import built
 from support.messages import HANDSHAKE
 from support.process import Server, environment
 from support.readme import ROOT
+from support.tarballs import unpack
 
 PROGRAM = {
     "app/__init__.py": '"""The program\'s own package, as in the tutorials of FastAPI and Flask."""\n',
@@ -134,7 +135,7 @@ def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):
     """Whoever builds from the source distribution installs what the wheel has."""
     source = built("sdist", tmp_path / "sdist")
     with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="tar")
+        unpack(archive, tmp_path)
     (folder,) = [each for each in tmp_path.iterdir() if each.name != "sdist"]
     again = built("wheel", tmp_path / "wheel", folder)
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:

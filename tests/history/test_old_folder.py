@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.log import SMALL, ClockedLog, OpenLog
+from support.tarballs import unpack
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
@@ -30,7 +31,7 @@ ALL = Pattern(Match.DESCENDANTS, "")
 def old(tmp_path):
     """The folder."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     return tmp_path
 
 

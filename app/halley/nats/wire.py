@@ -282,5 +282,6 @@ class Wire:
 
     def close(self) -> None:
         """End the connection when all is sent."""
-        if self._transport is not None:
+        # After a second close() the TLS of Python 3.11.2 cannot abort.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
