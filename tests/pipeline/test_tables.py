@@ -266,3 +266,14 @@ def test_any_delta_reader_sees_the_same_rows(tmp_path):
     assert pl.scan_delta(folder).select("offset").collect().to_series().sort().to_list() == [1, 2, 3]
     arrow = DeltaTable(folder).to_pyarrow_dataset()  # noqa: F841 - duckdb finds it by its name
     assert duckdb.sql('select "offset" from arrow order by 1').fetchall() == [(1,), (2,), (3,)]
+
+
+def test_the_property_is_set_though_another_process_has_changed_others_meanwhile(tmp_path):
+    """A job that has just added a column commits rows after another one has added its log to the table's."""
+    tables.create(tmp_path, "events", LOG_ID)
+    table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
+    other = DeltaTable(table.table_uri)
+    other.alter.set_table_properties({tables.SOURCES: "{}"}, raise_if_not_exists=False)
+    table.keep_statistics()
+    assert named_by(table)[0] == [*NAMED, "price"]
+    assert table.metadata().configuration[tables.SOURCES] == "{}"

@@ -132,16 +132,18 @@ class LakeTable(DeltaTable):
 
         Tables of earlier versions of Halley lack it, and after a column was added it lacks that.
         """
-        wanted = ",".join(bounded_columns(self.shape, self.columns()))
-        if self.metadata().configuration.get(STATISTICS) == wanted:
-            return
-        try:
-            self.alter.set_table_properties({STATISTICS: wanted})
-        except (DeltaError, OSError) as error:
-            self.refresh()
-            if self.metadata().configuration.get(STATISTICS) != wanted:  # no other process has done it
+        for _ in range(_TRIES):
+            wanted = ",".join(bounded_columns(self.shape, self.columns()))
+            if self.metadata().configuration.get(STATISTICS) == wanted:
+                return
+            try:
+                self.alter.set_table_properties({STATISTICS: wanted})
+            except CommitFailedError:  # another process has changed the properties or columns meanwhile
+                pass
+            except (DeltaError, OSError) as error:
                 raise refusal(self.folder, error) from error
-        self.refresh()
+            self.refresh()
+        raise _too_busy(self.folder)
 
     def refresh(self) -> None:
         """Bring the table up to date. Raises `JobRejected`."""
@@ -281,7 +283,11 @@ def _until_done(prepare: Callable[[], LakeTable], folder: Where) -> LakeTable:
     for _ in range(_TRIES):
         with suppress(CommitFailedError):
             return prepare()
-    raise JobRejected(f"{folder} is too busy with other commits; try again")
+    raise _too_busy(folder)
+
+
+def _too_busy(folder: Where) -> JobRejected:
+    return JobRejected(f"{folder} is too busy with other commits; try again")
 
 
 def _added(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool) -> Sources:
