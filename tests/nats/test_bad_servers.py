@@ -23,6 +23,9 @@ both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 FILES = Path("/proc/self/fd")
 TLS_INFO = {"tls_required": True}
 
+_TURNS = 10
+"""How often the loop turns, at most, from where a connection is accepted to where a coroutine serves it."""
+
 
 class Server:
     """Speaks to clients as a NATS server does, except for what it is told.
@@ -75,6 +78,8 @@ async def serving(**options):
         yield server
     finally:
         listener.close()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         for writer in server.writers:
             writer.transport.abort()
 
