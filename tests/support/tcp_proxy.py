@@ -103,12 +103,10 @@ class TcpProxy:
                     self.sent += data
                     if self.strips_upgrades:
                         data = _UPGRADE.sub(b"", data)
-                    while self.holds_upgrades and _UPGRADE.search(data) and not writer.is_closing():
-                        await asyncio.sleep(_LOOK_S)
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue
-                while self._is_held(number, up=up) and not writer.is_closing():
+                while self._is_held(number, data, up=up) and not writer.is_closing():
                     await asyncio.sleep(_LOOK_S)
                 writer.write(data)
                 await writer.drain()
@@ -118,8 +116,10 @@ class TcpProxy:
         with suppress(ConnectionError):
             await writer.wait_closed()
 
-    def _is_held(self, number: int, *, up: bool) -> bool:
-        return self.holds or number > self.passes or (self.holds_answers and not up)
+    def _is_held(self, number: int, data: bytes, *, up: bool) -> bool:
+        if self.holds or number > self.passes or (self.holds_answers and not up):
+            return True
+        return self.holds_upgrades and up and _UPGRADE.search(data) is not None
 
 
 @asynccontextmanager

@@ -132,18 +132,22 @@ class LakeTable(DeltaTable):
 
         Tables of earlier versions of Halley lack it, and after a column was added it lacks that.
         """
-        for _ in range(_TRIES):
+
+        def prepare() -> LakeTable:
             wanted = ",".join(bounded_columns(self.shape, self.columns()))
             if self.metadata().configuration.get(STATISTICS) == wanted:
-                return
+                return self
             try:
-                self.alter.set_table_properties({STATISTICS: wanted})
-            except CommitFailedError:  # another process has changed the properties or columns meanwhile
-                pass
-            except (DeltaError, OSError) as error:
-                raise refusal(self.folder, error) from error
+                with _changing(self):
+                    self.alter.set_table_properties({STATISTICS: wanted})
+            except (CommitFailedError, JobRejected):
+                self.refresh()
+                if self.metadata().configuration.get(STATISTICS) != wanted:  # no other process has done it
+                    raise
             self.refresh()
-        raise _too_busy(self.folder)
+            return self
+
+        _until_done(prepare, self.folder)
 
     def refresh(self) -> None:
         """Bring the table up to date. Raises `JobRejected`."""
@@ -283,11 +287,7 @@ def _until_done(prepare: Callable[[], LakeTable], folder: Where) -> LakeTable:
     for _ in range(_TRIES):
         with suppress(CommitFailedError):
             return prepare()
-    raise _too_busy(folder)
-
-
-def _too_busy(folder: Where) -> JobRejected:
-    return JobRejected(f"{folder} is too busy with other commits; try again")
+    raise JobRejected(f"{folder} is too busy with other commits; try again")
 
 
 def _added(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool) -> Sources:
