@@ -224,7 +224,9 @@ async def test_a_newer_connect_cuts_one_whose_answer_is_not_read(cluster):
     """It gets the events, at another node, and the older one does not get all of its response."""
     client_id = await session(cluster.a, "/fleeting/unread")
     slow = await unread(cluster, client_id, "/fleeting/unread")
+    cut = await metric(cluster.b, "halley_connections_cut_total")
     assert [number for number, _ in (await (await cluster.c.wire()).post(connect(client_id))).data] == [*range(8)]
+    await until_metric(cluster.b, "halley_connections_cut_total", cut + 1)
     assert len(await slow.rest()) < 480_000
     await slow.close()
 
