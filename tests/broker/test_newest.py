@@ -170,6 +170,23 @@ def test_values_make_room_for_what_cannot_yield():
     assert payloads(outbox.take()) == [b"2"]
 
 
+def test_a_value_that_cannot_be_set_apart_outdates_the_older_one_that_was():
+    """Where its size keeps it in the queue, no older value of its topic comes behind it."""
+    outbox = Outbox(2, 190, Conflation(100, 400))
+    assert outbox.put(value("c", b"0" * 54))
+    assert outbox.put(value("b", b"1" * 94))  # is set apart
+    taken = outbox.take()
+    assert payloads(taken) == [b"0" * 54]
+    assert outbox.put(value("a", b"2"))
+    assert outbox.put(value("a", b"3" * 61))
+    outbox.put_back(taken)
+    assert outbox.put(event("x"))
+    rest = []
+    while len(outbox):
+        rest += payloads(outbox.take())
+    assert rest == [b"3" * 61, b"x", b"1" * 94, b"0" * 54]
+
+
 def test_topics_beyond_the_bound_end_it():
     """With values of too many topics set apart, a further topic overflows; a newer value of those topics fits."""
     outbox = filled(*[value(topic, b"1") for topic in "abcde"], most_topics=2)

@@ -281,9 +281,8 @@ class Outbox:
             self._conflate_queue()
             if not self._has_room(event):
                 return False
-        if event.nt4_type is not None and self.conflated is not None and not may_conflate:
-            self.conflated.drop(event.topic)
-            self._drop_if_empty()
+        if event.nt4_type is not None and not may_conflate:
+            self._drop_older(event)
         self.queue.append(event)
         self._nbytes += cost(event)
         return True
@@ -305,8 +304,20 @@ class Outbox:
         """Set the values in the queue apart, to make room for an event that is not a value."""
         if self.conflated is not None:
             self._drop_outdated(self.conflated)
-        self.queue = [event for event in self.queue if not self._may_conflate(event) or not self._conflate(event)]
-        self._nbytes = sum(map(cost, self.queue))
+        left: list[Event] = []
+        for event in self.queue:
+            if not self._may_conflate(event):
+                left.append(event)
+            elif not self._conflate(event):  # too large for what may be set apart
+                left.append(event)
+                self._drop_older(event)
+        self.queue, self._nbytes = left, sum(map(cost, left))
+
+    def _drop_older(self, event: Event) -> None:
+        """Drop the value of the event's topic that is set apart, if there is one: this newer one is in the queue."""
+        if self.conflated is not None:
+            self.conflated.drop(event.topic)
+            self._drop_if_empty()
 
     def _drop_outdated(self, conflated: Newest) -> None:
         """Drop the values in the queue for which a newer one is set apart."""
