@@ -11,7 +11,7 @@ from halley.bench.load import BenchFailed, Load
 from halley.bench.measurement import measure
 from halley.bench.target import attached
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 LOST = {"grace_s": 1}
 """Options for tests in which events are lost, because the bench waits for them during the whole grace."""

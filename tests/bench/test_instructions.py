@@ -74,14 +74,14 @@ def pretended(monkeypatch, tmp_path):
 # What Halley costs
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_unit_costs_more_than_is_committed(measured):
     """No load takes 5 % more instructions than its committed figure; a change that is worth more writes the figures."""
     assert not measured.wrong, instructions_table(measured)
     assert {*measured.units} == {*COMMITTED["instructions"]}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_of_a_wildcard_costs_the_next_publish_little(measured):
     """Where a wildcard changes more often than there is a publish to a topic, publishes cost a tenth more at most."""
     warm, changed = (measured.units[load].instructions for load in ("bayeux-publish", "bayeux-publish-changed"))

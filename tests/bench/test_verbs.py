@@ -50,7 +50,10 @@ def rows(output):
     return [re.split(r"  +", line.strip(), maxsplit=1) for line in output if line.startswith("  ")]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+OPEN = [pytest.param(verb, marks=pytest.mark.nightly) if verb.endswith(", open") else verb for verb in VERBS]
+
+
+@pytest.mark.parametrize("verb", OPEN)
 async def test_a_started_server_is_measured(verb, tmp_path):
     """Without --server, a server is started; every publish is acknowledged, delivered as the verb needs, and timed."""
     code, output, lines = await ended("bench", *VERBS[verb], "--json", cwd=tmp_path)

@@ -135,6 +135,7 @@ async def test_delays_of_any_size_are_told_apart(profile, server):
     assert slowest + 30 < between < fast - 15
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_old_numbers_are_not_shown_as_those_of_now(profile, server):
     """Without ticks the view names the setting that publishes them; if they stop, it shows for how long."""

@@ -24,7 +24,8 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 
 USERS = {"ada": "analytical engine", "alan": "bombe and banburismus"}
 EVIL = "<img src=x onerror=\"document.body.textContent = 'gone'\">"
-BOTH = pytest.mark.parametrize("backend", ["python", "node"])
+NODE = pytest.param("node", marks=pytest.mark.nightly)
+BOTH = pytest.mark.parametrize("backend", ["python", NODE])
 WITH_CHROMIUM = pytest.mark.asyncio(loop_scope="session")  # which all tests share
 
 
