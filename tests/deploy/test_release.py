@@ -155,12 +155,12 @@ def test_what_pip_says_about_a_python_or_a_platform_that_does_not_fit(tmp_path):
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    """The folder `dist` after the steps of the workflow, in a clone whose changelog has a date."""
+    """The folder `dist` after the steps of the workflow, in a copy of what git tracks, whose changelog has a date."""
     top = tmp_path_factory.mktemp("release") / "clone"
-    left_out = shutil.ignore_patterns(
-        "node_modules", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis"
-    )
-    shutil.copytree(ROOT, top, ignore=left_out)
+    for name in run("git", "-C", ROOT, "ls-files", "-z").stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, top / name)
     changelog = top / "CHANGELOG.md"
     changelog.write_text(
         changelog.read_text().replace(f"## {__version__} - unreleased", f"## {__version__} - 2027-01-31")
