@@ -22,24 +22,35 @@ class Model(RuleBasedStateMachine):
     """An outbox compared with lists of everything that was put and everything that arrived.
 
     Ordinary events arrive once each, in order. Of a topic's values some arrive, in order and including the newest; the
-    others are counted as dropped. Events that were taken are put back, arrive, or are retained until acknowledged.
+    others are counted as dropped. In a session that replays, recorded values all arrive. Events that were taken are put
+    back, arrive, or are retained until acknowledged.
     """
 
     @initialize(
-        max_events=st.integers(1, 6), max_bytes=st.integers(70, 600), most_topics=st.integers(0, len(TOPICS) + 1)
+        max_events=st.integers(1, 6),
+        max_bytes=st.integers(70, 600),
+        most_topics=st.integers(0, len(TOPICS) + 1),
+        is_replaying=st.booleans(),
     )
-    def start(self, max_events, max_bytes, most_topics):
+    def start(self, max_events, max_bytes, most_topics, is_replaying):
         self.conflation = Conflation(most_topics, 400)
         self.waiting = Waiting(1_000)
         self.outbox = Outbox(max_events, max_bytes, self.conflation, self.waiting)
+        self.outbox.is_replaying = is_replaying
         self.put_in, self.arrived, self.taken, self.kept = [], [], [], []
 
-    @rule(topic=st.sampled_from(TOPICS), size=st.integers(0, 100))
-    def put_value(self, topic, size):
+    def may_yield(self, event):
+        """Whether it is a value for which a newer one of its topic may be delivered instead."""
+        return event.nt4_type is not None and not (event.position and self.outbox.is_replaying)
+
+    @rule(topic=st.sampled_from(TOPICS), size=st.integers(0, 100), is_recorded=st.booleans())
+    def put_value(self, topic, size, is_recorded):
         new = value(topic, str(len(self.put_in)).ljust(size).encode())
+        if is_recorded:
+            new.position = len(self.put_in) + 1
         if self.outbox.put(new):
             self.put_in.append(new)
-        else:  # only because of the bounds of the values that are set apart
+        elif self.may_yield(new):  # only because of the bounds of the values that are set apart
             assert self.outbox.limit(new).startswith("conflated_")
 
     @rule(size=st.integers(0, 100))
@@ -49,14 +60,14 @@ class Model(RuleBasedStateMachine):
         if self.outbox.put(new):
             self.put_in.append(new)
         elif self.conflation.most_topics > len(TOPICS):
-            others = [waiting for waiting in self.outbox if not waiting.nt4_type]
-            is_aside_full = sum(len(waiting.payload) + 64 for waiting in self.outbox if waiting.nt4_type) > 300
+            others = [waiting for waiting in self.outbox if not self.may_yield(waiting)]
+            is_aside_full = sum(len(waiting.payload) + 64 for waiting in self.outbox if self.may_yield(waiting)) > 300
             counted = [*others, *self.kept]
             nbytes = sum(len(each.payload) + 64 for each in [*counted, new])
             full = len(counted) >= self.outbox.max_events or nbytes > self.outbox.max_bytes
             assert full or is_aside_full
 
-    @precondition(lambda self: self.put_in)
+    @precondition(lambda self: self.put_in and not self.outbox.is_replaying)
     @rule(number=st.integers(0, 100))
     def commit(self, number):
         """A value that was delivered is stored now, which changes nothing for a session that does not replay."""
@@ -106,6 +117,11 @@ class Model(RuleBasedStateMachine):
     def ordinary_events_are_all_there_in_order(self):
         everything = [*self.arrived, *self.taken, *self.outbox]
         assert [each for each in everything if not each.nt4_type] == [each for each in self.put_in if not each.nt4_type]
+
+    @invariant()
+    def what_can_be_read_again_does_not_yield(self):
+        everything = {*self.arrived, *self.taken, *self.outbox}
+        assert not [each for each in self.put_in if not self.may_yield(each) and each not in everything]
 
     @invariant()
     def of_each_topic_values_come_in_order_and_the_newest_last(self):
@@ -185,6 +201,19 @@ def test_a_value_that_cannot_be_set_apart_outdates_the_older_one_that_was():
     while len(outbox):
         rest += payloads(outbox.take())
     assert rest == [b"3" * 61, b"x", b"1" * 94, b"0" * 54]
+
+
+def test_a_value_that_does_not_yield_outdates_an_older_one_that_does():
+    """In a session that replays: what is recorded stays in the queue, and nothing older is set apart behind it."""
+    outbox = Outbox(2, 1_000, Conflation(100, 400))
+    outbox.is_replaying = True
+    assert outbox.put(value("a", b"1"))
+    recorded = value("a", b"2")
+    recorded.position = 1
+    assert outbox.put(recorded)
+    assert outbox.put(event("x"))
+    assert payloads(outbox.take()) == [b"2", b"x"]
+    assert len(outbox) == 0
 
 
 def test_topics_beyond_the_bound_end_it():

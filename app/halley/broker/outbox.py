@@ -305,11 +305,13 @@ class Outbox:
         if self.conflated is not None:
             self._drop_outdated(self.conflated)
         left: list[Event] = []
+        topics: set[str] = set()
         for event in self.queue:
-            if not self._may_conflate(event):
-                left.append(event)
-            elif not self._conflate(event):  # too large for what may be set apart
-                left.append(event)
+            if self._may_conflate(event) and self._conflate(event):
+                topics.add(event.topic)
+                continue
+            left.append(event)
+            if event.topic in topics and event.nt4_type is not None:
                 self._drop_older(event)
         self.queue, self._nbytes = left, sum(map(cost, left))
 
