@@ -44,7 +44,7 @@ _EXTENDED: dict[str, Any] = {"extensions": ("ack", "timesync")}
 
 KINDS = {
     "aiocometd": Kind("aiocometd", "python", **_SOCKET),
-    "aiocometd-polling": Kind("aiocometd", "python", **_POLLING),
+    "aiocometd-polling": Kind("aiocometd", "python", **_POLLING, nightly=True),
     "curl": Kind("curl", "curl"),
     "cometd9-node": Kind("cometd9", "node", **_SOCKET),
     "cometd9-node-extended": Kind("cometd9", "node", **_SOCKET, **_EXTENDED, nightly=True),
@@ -54,7 +54,7 @@ KINDS = {
     "cometd7-node-polling": Kind("cometd7", "node", **_POLLING, nightly=True),
     "cometd-same-origin": Kind("cometd", "browser", "same", **_SOCKET),
     "cometd-same-origin-extended": Kind("cometd", "browser", "same", **_SOCKET, **_EXTENDED, nightly=True),
-    "cometd-same-origin-polling": Kind("cometd", "browser", "same", **_POLLING),
+    "cometd-same-origin-polling": Kind("cometd", "browser", "same", **_POLLING, nightly=True),
     "cometd-cross-origin": Kind("cometd", "browser", "cross", **_SOCKET, nightly=True),
     "cometd-cross-origin-polling": Kind("cometd", "browser", "cross", **_POLLING),
     "cometd-cross-origin-polling-extended": Kind("cometd", "browser", "cross", **_POLLING, **_EXTENDED, nightly=True),
@@ -64,8 +64,8 @@ KINDS = {
     "cometd-java-extended": Kind("cometd", "java", **_SOCKET, **_EXTENDED, nightly=True),
     "cometd9-node-binary": Kind("cometd9", "node", **_SOCKET, extensions=("binary", "reload")),
     "cometd7-node-binary": Kind("cometd7", "node", **_SOCKET, extensions=("binary", "reload"), nightly=True),
-    "cometd-same-origin-binary": Kind("cometd", "browser", "same", **_SOCKET, extensions=("binary",)),
-    "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",)),
+    "cometd-same-origin-binary": Kind("cometd", "browser", "same", **_SOCKET, extensions=("binary",), nightly=True),
+    "cometd-java-binary": Kind("cometd", "java", **_SOCKET, extensions=("binary",), nightly=True),
     "cometd-java-polling": Kind("cometd", "java", **_POLLING, nightly=True),
     "faye-node": Kind("faye", "node", **_SOCKET),
     "faye-node-polling": Kind("faye", "node", **_POLLING),

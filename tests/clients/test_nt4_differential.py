@@ -21,6 +21,7 @@ async def play(server, script):
         await server.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_as_ntcore(script, tmp_path):

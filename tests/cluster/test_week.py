@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.slow
 
 
 async def test_a_week():
