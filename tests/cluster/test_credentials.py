@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -76,6 +77,7 @@ async def test_a_password_that_is_replaced_while_a_node_runs(tmp_path):
         server.send_signal(signal.SIGHUP)
         await server.until_logged("cluster_back")
         await until_published(server)
+        await server.until_logged("reloaded")
         assert {"what": "credentials", "files": [str(file)]}.items() <= server.logged("reloaded")[0].items()
         assert (await of_nats(server))["error"] == ""
         assert (await check()).code == 0
@@ -92,14 +94,13 @@ async def test_a_password_that_is_replaced_while_a_node_runs(tmp_path):
 async def test_a_node_of_an_operators_account(tmp_path):
     """Its credentials expire while it runs, when the file has others; one whose file cannot be used does not start."""
     operator, file, broken = Operator(), tmp_path / "node.creds", tmp_path / "broken.creds"
-    first = operator.credentials(for_s=6)
-    file.write_text(first)
-    broken.write_text(first[:200])
     settings = {"HALLEY_CLUSTER_CREDS_FILE": str(file)}
-    async with (
-        nats_servers(tmp_path, more=operator.configuration) as nats,
-        node(tmp_path, nats, "a", **settings) as server,
-    ):
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(nats_servers(tmp_path, more=operator.configuration))
+        first = operator.credentials(for_s=10)  # from here on: the servers may take seconds to start
+        file.write_text(first)
+        broken.write_text(first[:200])
+        server = await stack.enter_async_context(node(tmp_path, nats, "a", **settings))
         assert await is_published(server)
         second = operator.credentials()
         file.write_text(second)

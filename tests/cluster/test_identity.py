@@ -134,6 +134,7 @@ async def test_a_backup_with_other_events_is_refused_and_stays_a_backup(tmp_path
     """A copy of the log to which a server has added events of its own is not one any more."""
     async with nats_servers(tmp_path) as nats, node(tmp_path, nats, "a") as a:
         await acknowledged(a, 1)
+        await until_companions(tmp_path, "a")  # nothing is written behind that while it is copied
         shutil.copytree(tmp_path / "a", tmp_path / "copy")
         alone = await ended("serve", "--data-dir", "copy", *FREE_PORTS, cwd=tmp_path)
         assert (alone.code, "halley history backup" in alone.lines[-1]) == (2, True), alone.lines
@@ -166,6 +167,7 @@ async def test_a_copy_of_a_running_nodes_folder(tmp_path):
     """It joins under a name of its own, and does not under that of the node."""
     async with nats_servers(tmp_path) as nats, node(tmp_path, nats, "a") as a:
         await acknowledged(a, 1)
+        await until_companions(tmp_path, "a")  # nothing is written behind that while it is copied
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         line = await refusal(tmp_path, nats, "a", "b")
         assert "a node with the name a is running" in line

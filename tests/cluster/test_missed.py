@@ -220,8 +220,11 @@ async def test_what_is_not_recorded_and_was_missed_is_counted(tmp_path):
     ):
         await until_taken(f, "/chat/room", "first")
         for server in (k, f):
+            await server.until_logged("cluster_member")  # so it has had a heartbeat of the other
+        for server in (k, f):
             await published(server, "/fleeting/room", "before")
-        await asyncio.sleep(2.5)  # until both have had a heartbeat of the other
+            await until_taken(server, "/chat/room", "behind it on the same connection")
+        await until_taken(f, "/chat/room", "behind all of that")
         proxy.cut()
         await f.until_logged("cluster_away")
         for server, count in ((k, 7), (f, 3)):

@@ -331,7 +331,7 @@ async def test_a_nats_that_is_not_there_yet_is_one_line(tmp_path):
 async def test_a_nats_that_does_not_do_is_one_line(tmp_path, server, text, code):
     """Messages that are too small; or no JetStream, which may be without a leader at present."""
     async with nats_servers(tmp_path, more=server, has_jetstream=bool(server)) as nats:
-        result = await start(tmp_path, nats.urls, HALLEY_CLUSTER_JOIN_S="0.5", HALLEY_CLUSTER_SETTLED_BY="keeper")
+        result = await start(tmp_path, nats.urls, HALLEY_CLUSTER_JOIN_S="2", HALLEY_CLUSTER_SETTLED_BY="keeper")
     assert (result.code, text in result.lines[-1]) == (code, True), result.lines
 
 

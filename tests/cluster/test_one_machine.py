@@ -118,11 +118,11 @@ async def test_the_nodes_are_one_server(whole):
         position = await published(one, "/chat/room", "hello")
         event = await anext(client)
         assert (event.data, event.position) == ("hello", position)
-    started = {line["process"]: line for line in whole.logged("started")}
-    assert started.keys() == {"keeper", "n1", "n2"}
-    assert f"n2: halley is listening on {other} (console: {other}/)" in whole.lines
+    names = {"keeper", "n1", "n2"}
+    await whole.until(lambda: {line["process"] for line in whole.logged("started")} == names)
+    await whole.until(lambda: f"n2: halley is listening on {other} (console: {other}/)" in whole.lines)
     whole.send_signal(signal.SIGHUP)
-    await whole.until(lambda: {line["process"] for line in whole.logged("reloaded")} == started.keys())
+    await whole.until(lambda: {line["process"] for line in whole.logged("reloaded")} == names)
 
 
 async def test_nginx_serves_bayeux_and_websockets(whole):
@@ -251,6 +251,7 @@ async def test_it_drains_and_a_second_signal_cuts_that_short(tmp_path):
 
 async def until_held(whole, count):
     """Wait until the first node holds so many connects."""
+    await whole.until_logged("keeper: health")
     (port,) = (line.partition("//127.0.0.1:")[2].partition("/")[0] for line in whole.lines if "keeper: health" in line)
     async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient(verify=False) as client:
         while f"\nhalley_holds {count}.0\n" not in (await client.get(f"http://127.0.0.1:{port}/metrics")).text:

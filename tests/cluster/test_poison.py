@@ -169,6 +169,7 @@ async def test_a_stranger_with_the_run_of_a_node_ends_that_one_alone(tmp_path):
     async with nats_servers(tmp_path) as nats, node(tmp_path, nats, "a") as keeper, stranger(nats) as client:
         async with node(tmp_path, nats, "f", keeps=False) as front:
             heard = await client.subscribe("halley.f.f")
+            await client.flush()
             before = await until_published(front)
             own = unpack((await heard.next_msg(DEADLINE_S)).data)
             await client.publish("halley.f.z", pack(own.run, own.number + 1, [Row("chat/z", b"1", PLAIN)]))

@@ -76,7 +76,8 @@ async def test_a_nats_that_was_restored_from_an_old_copy(tmp_path):
             shutil.copytree(tmp_path / "copy", tmp_path / "0")
             nats.start(0)
             await nats.healthy()
-            await a.until_logged("cluster_diverged")
+            for each in (a, b):  # which is connected again by then, and heard by `recover`
+                await each.until_logged("cluster_diverged")
             assert (await published(a, "refused"))["error"] == "503::history_unavailable"
             shutil.copytree(tmp_path / "a", tmp_path / "copied")
             refused = await recover(tmp_path, nats, "copied", "--yes")

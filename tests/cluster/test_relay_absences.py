@@ -90,9 +90,11 @@ async def test_a_node_that_cannot_be_reached_is_not_taken_for_a_dead_one(cluster
             "x3": ({"url": beats["b"]["url"], "machine": machine()}, "for nodes of the cluster only"),
             "x4": ({"url": beats["b"]["url"], "machine": machine(), "key": beats["b"]["key"]}, "another node"),
         }
-        for name, (facts, reason) in cases.items():
+        logged = len(cluster.a.logged("cluster_unreachable"))
+        for count, (name, (facts, reason)) in enumerate(cases.items(), logged + 1):
             answer = await answer_of(name, **facts)
             assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            await cluster.a.until(lambda count=count: len(cluster.a.logged("cluster_unreachable")) >= count)
             assert reason in cluster.a.logged("cluster_unreachable")[-1]["reason"]
         nobody = {"url": "http://127.0.0.1:1", "machine": machine()}
         answer = await answer_of("x5", **nobody)  # it may have died this moment
@@ -197,7 +199,7 @@ async def test_a_node_that_stands_still_costs_no_session_and_no_other_node(tmp_p
     The publish that it had was cut, since it may be acted on later; its repetition finds that. Polls get 503, and what
     comes meanwhile is not passed on at all, so nothing is done twice.
     """
-    async with running(tmp_path) as cluster:
+    async with running(tmp_path, HALLEY_BAYEUX_MAX_INTERVAL_S="60") as cluster:  # so that none expires meanwhile
         a, b, c = cluster.nodes
         ids = [await session(a, "/chat/**") for _ in range(SHARE)]
         other = await session(c)

@@ -99,7 +99,7 @@ async def test_who_cannot_prove_who_it_is_does_not_start(weather):
 
     async def start(name, **settings):
         arguments = ("serve", "--cluster", weather.urls, "--node", name, "--data-dir", str(folder / name), *FREE_PORTS)
-        own = sound | {"HALLEY_CLUSTER_JOIN_S": "1", "HALLEY_OPERATIONS_ENABLED": "off"} | settings
+        own = sound | {"HALLEY_CLUSTER_JOIN_S": "3", "HALLEY_OPERATIONS_ENABLED": "off"} | settings
         return await ended(*arguments, cwd=folder, **own)
 
     without_user = {"HALLEY_CLUSTER_USER": "", "HALLEY_CLUSTER_PASSWORD_FILE": ""}

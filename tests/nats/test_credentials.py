@@ -173,16 +173,14 @@ def test_what_is_replaced_while_a_client_is_connected(tmp_path, lines, make, new
 async def test_a_users_jwt_that_expires(tmp_path, lines):
     """The server ends the connection; the next one is made with what the file has by then."""
     operator, file = Operator(), tmp_path / "user.creds"
-    file.write_text(operator.credentials(for_s=2))
-    async with (
-        nats_servers(tmp_path, more=operator.configuration) as servers,
-        opened(servers, creds_file=str(file)) as client,
-    ):
-        file.write_text(operator.credentials())
-        await until(lambda: any(line["event"] == "cluster_back" for line in lines))
-        (away,) = (line for line in lines if line["event"] == "cluster_away")
-        assert (away["reason"], away["server"]) == ("User Authentication Expired", f"127.0.0.1:{servers.ports[0]}")
-        assert not client.is_unauthorized
+    async with nats_servers(tmp_path, more=operator.configuration) as servers:
+        file.write_text(operator.credentials(for_s=3))  # from here on: servers may take seconds to start
+        async with opened(servers, creds_file=str(file)) as client:
+            file.write_text(operator.credentials())
+            await until(lambda: any(line["event"] == "cluster_back" for line in lines))
+            (away,) = (line for line in lines if line["event"] == "cluster_away")
+            assert (away["reason"], away["server"]) == ("User Authentication Expired", f"127.0.0.1:{servers.ports[0]}")
+            assert not client.is_unauthorized
 
 
 async def test_files_that_cannot_be_used_while_the_client_runs(tmp_path, lines):
