@@ -141,6 +141,7 @@ async def test_where_websockets_are_blocked_it_polls_and_says_so(profile, server
         await expect(state(page)).to_have_text("Connected")
         await expect(page.locator("#detail")).to_have_text(re.compile("^long-polling, session [0-9a-f]{8}$"))
         await keep(page, f"console-{way}")
+        await expect_granted(page, "/**")
         await server.post({"channel": "/a", "data": 1})
         await expect(events(page)).to_have_count(1)
         assert front.asked == 1

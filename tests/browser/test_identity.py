@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
+from browser.conftest import SPEAKING_NT4
 from browser.test_console import events, expect_granted, publish, state, subscription
 from support import nt4
 
@@ -55,9 +56,6 @@ role = "nt4"
 verb = "*"
 pattern = "/robot/**"
 
-[nt4]
-enabled = true
-port = 0
 """
 
 
@@ -183,7 +181,7 @@ async def publish_numbers(server):
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("server", [RULES + ROBOTS], indirect=True)
+@pytest.mark.parametrize("server", [RULES + ROBOTS + SPEAKING_NT4], indirect=True)
 async def test_who_may_only_read_can_change_nothing_in_any_view(profile, server):
     """All views show that the console is read-only; controls that publish are disabled, NetworkTables' fields too."""
     profile.expected = "401 (Unauthorized)"  # the history of sessions, which the role may not read

@@ -92,7 +92,7 @@ async def test_charts_begin_with_the_past_of_the_server(profile, server):
 async def has_peak(page):
     """Whether the chart has a point of about 40 events/s, which the keyboard reaches."""
     await chart(page, "Throughput").press("Escape")
-    for _ in range(12):
+    for _ in range(60):  # a busy machine may be some ticks further
         await chart(page, "Throughput").press("ArrowLeft")
         label = await chart(page, "Throughput").get_attribute("aria-label")
         if re.search("Bayeux published (3[0-9]|4[0-9])", label):

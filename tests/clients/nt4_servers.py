@@ -35,7 +35,8 @@ class HalleyServer(ServerThread):
     name = HALLEY
 
     def __init__(self, folder: Path, **nt4: Any) -> None:
-        super().__init__(data_dir=str(folder), nt4={"enabled": True, "port": 0, **nt4})
+        # It is patient, because a busy machine may stop a client for longer than a second.
+        super().__init__(data_dir=str(folder), nt4={"enabled": True, "port": 0, "pong_s": 60, **nt4})
 
     @property
     def port(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from clients.foreign import OK, Outcome
 from clients.kinds import KINDS, require
 from clients.node import NodeClient
+from support.tcp_proxy import relaying
 
 from halley.access.tokens import hash_of, new_token
 from halley.settings import Access, Token
@@ -69,8 +70,9 @@ async def test_a_wrong_token_is_told_once_and_not_tried_again(place, site):
 async def test_a_token_that_expires_ends_the_session_and_the_next_handshake(site):
     """cometd.js gets the error in its held connect, handshakes again as advised, and gets the reason why that fails."""
     token = new_token()
-    server = await site.serve(access=RULES, tokens=member(token, datetime.fromtimestamp(time.time() + 3, UTC)))
-    async with client(server, **PLACES["ext"](token)) as ada:
+    async with relaying(0) as proxy, client(proxy, **PLACES["ext"](token)) as ada:  # which takes a while to start
+        server = await site.serve(access=RULES, tokens=member(token, datetime.fromtimestamp(time.time() + 3, UTC)))
+        proxy.server_port = server.port
         assert await ada.open() == OK
         await ada.until(lambda: any(message.get("error") == "403::token_expired" for message in ada.incoming))
         denied = "403:token_expired:handshake_denied"

@@ -202,15 +202,30 @@ async def watched(tmp_path_factory):
             await prometheus_.until(lambda: _has_scraped(prometheus_, len(servers)))
             for server in servers:
                 await _traffic(server)
-            await asyncio.sleep(3)  # a rate needs two scrapes after the first value of a series
+            await _scraped(prometheus_, 6)  # a rate needs two scrapes after the first value of a series
             for server in servers:
                 await _traffic(server)
-            await asyncio.sleep(2)
+            await _scraped(prometheus_, 4)
             yield prometheus_, servers
 
 
 async def _has_scraped(watching, count):
     return len(await watching.result('up{job="halley"} == 1')) == count
+
+
+async def _scraped(watching, times):
+    """Wait until each server was scraped so many times more."""
+
+    async def least():
+        counts = await watching.result('count_over_time(up{job="halley"}[1h])')
+        return min(int(each["value"][1]) for each in counts)
+
+    enough = await least() + times
+
+    async def is_enough():
+        return await least() >= enough
+
+    await watching.until(is_enough)
 
 
 async def _traffic(server):

@@ -210,9 +210,10 @@ async def test_s24_who_waits_may_publish_again():
         client_id = await served.open_session()
         wire = await served.wire()
         accepted = 0
+        two = [publish("/a", 1, clientId=client_id)] * 2  # of one request one is refused, however slow the machine is
         async with asyncio.timeout(DEADLINE_S):
             while accepted < 3:
-                accepted += (await wire.post(publish("/a", 1, clientId=client_id))).messages[0]["successful"]
+                accepted += sum(reply["successful"] for reply in (await wire.post(*two)).messages)
         assert served.house.broker.hits["publishes_per_s"] > 0
 
 

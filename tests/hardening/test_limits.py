@@ -278,7 +278,7 @@ CASES = {
     "head_s": ({"head_s": 0.1}, partial(ends_unheard, data=b"POST /bay")),
     "body_s": ({"body_s": 0.1}, partial(status_of, data=post(MESSAGE)[:-1], status=408)),
     "write_s": ({"write_s": 0.2, "queue_bytes": 64_000_000}, write),
-    "read_bytes_per_s": ({"read_bytes_per_s": 1_000_000, "write_s": 0.2}, trickle),
+    "read_bytes_per_s": ({"read_bytes_per_s": 1_000_000, "write_s": 0.5}, trickle),
     "linger_s": ({"linger_s": 0.1}, linger),
     "keep_alive_s": ({"keep_alive_s": 1}, keep_alive),
     "sessions": ({"sessions": 1}, lambda served: full(served, HANDSHAKE)),

@@ -92,7 +92,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
 
 async def test_its_clients_are_asked_counted_and_told_when_it_leaves(echoes, tmp_path):
     """NA7: it sends pings, /metrics has its connections, and SIGTERM closes all of them in the regular way."""
-    async with launched(*echoes, cwd=tmp_path) as server:
+    async with launched(*echoes, cwd=tmp_path, HALLEY_NT4_PONG_S="60") as server:
         wire = await shaken(server)
         assert (await next_frame(wire)).opcode == PING
         await wire.send(text(b"[]"))

@@ -17,7 +17,8 @@ from support.wire import DEADLINE_S
 
 ANNOUNCED = re.compile(r"networktables: ws://127\.0\.0\.1:(\d+)/nt/NAME")
 SECRET = "to-be-erased"
-QUICK = {"HALLEY_NT4_SAVE_EVERY_S": "0.05"}
+QUICK = {"HALLEY_NT4_SAVE_EVERY_S": "0.05", "HALLEY_NT4_PONG_S": "60"}
+"""It saves soon, and is patient: a busy machine may stop a test and its client for longer than a second."""
 FILES = ("networktables.json", "networktables.json.bck")
 
 ORDERS = {"channel": {"channel": "/robot/**"}, "publisher": {"publisher": "robot"}}

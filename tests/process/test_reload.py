@@ -93,7 +93,7 @@ def notice(channel):
 async def test_subscriptions_that_rules_no_longer_grant_are_taken_away(place):
     """In all three protocols, each with its own words; other subscriptions go on, and what is granted again returns."""
     place.write(HEARS_CHAT, HEARS_NEWS, SPEAKS)
-    async with launched("--nt4", "--nt4-port", "0", cwd=place.folder) as server:
+    async with launched("--nt4", "--nt4-port", "0", cwd=place.folder, HALLEY_NT4_PONG_S="60") as server:
         url = f"http://127.0.0.1:{server.port}"
         speaker = await server.wire()
         page = await Page.open(server, "/chat/**", "/news")
@@ -328,6 +328,13 @@ async def test_the_last_rule_of_a_server_that_others_can_reach_stays(place):
         assert refused["successful"] is False
 
 
+def renew(file, text):
+    """Replace a file, which the server may read at any time."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 @pytest.mark.parametrize("how", ["emptied", "removed"])
 async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place):
     """It is said once, at `error`; a session that exists lasts as long as its token, and a new set counts again."""
@@ -346,7 +353,7 @@ async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place
         assert await is_trusted(server)
         page = await Page.open(server, "/news", token=token)
         if how == "emptied":
-            keys.write_text(jwks())
+            renew(keys, jwks())
         else:
             keys.unlink()
         line = json.loads(await server.until_logged('"keys"'))
@@ -358,6 +365,6 @@ async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place
         assert (await page.wire.post(subscribe(page.id, "/news"))).messages[0]["successful"]
         await asyncio.sleep(0.5)  # several more checks of the file
         assert len(server.logged("keys")) == 1
-        keys.write_text(jwks(jwk(rsa_key(), kid="r1")))
+        renew(keys, jwks(jwk(rsa_key(), kid="r1")))
         await server.until(lambda: len(server.logged("keys")) == 2)
         assert await is_trusted(server)

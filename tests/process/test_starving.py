@@ -15,8 +15,8 @@ from support.wire import DEADLINE_S, Wire, post, request
 
 pytestmark = pytest.mark.slow
 
-MAX_INTERVAL_S = 1.0
-STOPPED_S = 2.5
+MAX_INTERVAL_S = 4.0  # long enough to open all sessions, however busy the machine is
+STOPPED_S = 5.5
 FILES = 48
 
 

@@ -256,7 +256,7 @@ async def test_sighup_reads_the_certificate_again(kind, place):
         renewed = authority.make("second", kind=kind)
         authority.write(place, renewed)
         server.send_signal(signal.SIGHUP)
-        await server.until_logged('"what":"certificate"')
+        await server.until(lambda: len(server.logged("reloaded")) == 2)
         assert await asyncio.to_thread(shown_certificate, server.port) == renewed.cert.strip()
         other = await server.wire(tls=authority.context(place))
         assert (await other.post(publish("/a", 1))).status == 200
