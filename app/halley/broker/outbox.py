@@ -218,7 +218,7 @@ class Outbox:
         die would grow without end.
         """
         if self.conflated is not None:
-            self._drop_outdated(self.conflated)
+            self._drop_outdated(self.conflated.outdates)
         events = self.queue
         if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
             self.queue, self._nbytes, self.has_more = [], 0, False
@@ -281,8 +281,9 @@ class Outbox:
             self._conflate_queue()
             if not self._has_room(event):
                 return False
-        if event.nt4_type is not None and not may_conflate:
-            self._drop_older(event)
+        if event.nt4_type is not None and self.conflated is not None and not may_conflate:
+            self.conflated.drop(event.topic)
+            self._drop_if_empty()
         self.queue.append(event)
         self._nbytes += cost(event)
         return True
@@ -301,29 +302,21 @@ class Outbox:
         return self.conflated.put(event)
 
     def _conflate_queue(self) -> None:
-        """Set the values in the queue apart, to make room for an event that is not a value."""
-        if self.conflated is not None:
-            self._drop_outdated(self.conflated)
-        left: list[Event] = []
-        topics: set[str] = set()
-        for event in self.queue:
-            if self._may_conflate(event) and self._conflate(event):
-                topics.add(event.topic)
-                continue
-            left.append(event)
-            if event.topic in topics and event.nt4_type is not None:
-                self._drop_older(event)
-        self.queue, self._nbytes = left, sum(map(cost, left))
+        """Set the values in the queue apart, to make room for an event that is not a value.
 
-    def _drop_older(self, event: Event) -> None:
-        """Drop the value of the event's topic that is set apart, if there is one: this newer one is in the queue."""
+        One for which there is no room stays. As that, or a value that does not yield, is delivered before what is set
+        apart, only the newest value of a topic may be.
+        """
         if self.conflated is not None:
-            self.conflated.drop(event.topic)
-            self._drop_if_empty()
+            self._drop_outdated(self.conflated.outdates)
+        newest = {event.topic: event for event in self.queue if event.nt4_type is not None}
+        self._drop_outdated(lambda event: newest[event.topic] is not event)
+        self.queue = [event for event in self.queue if not self._may_conflate(event) or not self._conflate(event)]
+        self._nbytes = sum(map(cost, self.queue))
 
-    def _drop_outdated(self, conflated: Newest) -> None:
-        """Drop the values in the queue for which a newer one is set apart."""
-        outdated, fresh = _split(self.queue, lambda event: self._may_conflate(event) and conflated.outdates(event))
+    def _drop_outdated(self, is_outdated: Callable[[Event], bool]) -> None:
+        """Drop the values in the queue for which `is_outdated` is true, unless they do not yield to others."""
+        outdated, fresh = _split(self.queue, lambda event: self._may_conflate(event) and is_outdated(event))
         self._conflation.dropped += len(outdated)
         self.waiting.release(outdated)
         self.queue, self._nbytes = fresh, sum(map(cost, fresh))
