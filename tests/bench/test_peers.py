@@ -261,6 +261,7 @@ async def compared(*loads, others):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.node
 async def test_the_peers_get_the_same_load():
     """In one short round over the peers on Node.js, nothing is lost, and the figures of all are in the tables."""

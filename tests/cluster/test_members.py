@@ -141,7 +141,7 @@ def test_a_session_of_an_unknown_node_may_be_that_of_one_which_fell_silent_befor
 
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
-    monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
+    monkeypatch.setattr("halley.cluster.members._LISTEN_S", 0.0)
     assert await alive(members.nats) == {}
     members.nats.away_since = 10.0
     with pytest.raises(ConnectionError):

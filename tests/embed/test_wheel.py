@@ -131,6 +131,7 @@ def test_it_has_the_project_that_halley_pipeline_init_writes(wheel):
             assert archive.read(f"halley/{path.relative_to(ROOT / 'app/halley')}") == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):
     """Whoever builds from the source distribution installs what the wheel has."""
     source = built("sdist", tmp_path / "sdist")

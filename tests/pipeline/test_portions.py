@@ -73,6 +73,7 @@ def test_a_row_group_ends_by_its_bytes(tmp_path):
     assert [each for rows in read(written.path, ["offset"]) for each in rows["offset"].to_pylist()] == [*range(900)]
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_all_files_together(tmp_path):
     """After a long pause a batch has events of many days, more than files can be open, and needs no more memory."""
     with arrow() as pool:
