@@ -108,8 +108,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Return four more than the number of cores: many tests wait, but each worker imports and collects all."""
-    return len(os.sched_getaffinity(0)) + 4
+    """Return two more than the number of cores: some tests wait, but each worker imports and collects all."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_generate_tests(metafunc):

@@ -67,6 +67,7 @@ async def fill(server):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_axe_finds_nothing_in_an_empty_console(profile, server):
     page = await open_console(profile, server)

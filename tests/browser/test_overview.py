@@ -76,6 +76,7 @@ async def test_charts_and_numbers_say_what_the_server_told(profile, server):
     await expect(chart(page, "Throughput")).to_have_attribute("aria-label", re.compile(", now:"))
 
 
+@pytest.mark.nightly
 async def test_charts_begin_with_the_past_of_the_server(profile, server):
     """What was published before a page was opened is in its charts with the first tick that it receives."""
     first = await open_console(profile, server)

@@ -276,6 +276,7 @@ def test_sessions_are_those_of_each_server(lake):
     }
 
 
+@pytest.mark.nightly
 def test_a_lost_log_is_joined_again_when_the_operator_says_so(tmp_path, lake, ingest, verb):
     """The rows of the lost log stay, those of the new one are added, and each is exact by the id of its log."""
     old = write(tmp_path / "west", 150, "old")

@@ -66,7 +66,7 @@ def rows_of(lake):
     return table, files, found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_condition_on_a_name_reads_as_few_files_as_on_its_topic(lake):
     """For each odd name: no more files than for its topics, and every file that has a row of this name.
 

@@ -300,7 +300,7 @@ async def test_refused_rows_fail_the_batch_or_are_counted(spark, tmp_path):
         assert line.startswith("7 of 9 rows of run b were refused, the first: row 1 of b/0 cannot be published")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_more_keys_of_their_own_than_are_remembered_are_refused_before_anything_is_published(spark, tmp_path):
     """Which of them an earlier attempt has published could not be known."""
     async with recording(tmp_path) as served, subscribed(served.url) as client:
