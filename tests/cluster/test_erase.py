@@ -9,7 +9,7 @@ import signal
 import httpx
 import pytest
 from support.messages import publish
-from support.nats import nats_servers, node, rows, url_of
+from support.nats import files_with, nats_servers, node, rows, url_of
 from support.wire import DEADLINE_S
 
 from halley.client import ALL, Client, HistoryClient
@@ -47,8 +47,7 @@ async def heard(server):
 
 def found(folder, *texts):
     """The files below a folder in which one of the texts is."""
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    return [file.name for file in files if any(text in file.read_bytes() for text in texts)]
+    return [file.name for file in files_with(folder, *texts)]
 
 
 async def test_erased_at_one_node_is_gone_everywhere(tmp_path):

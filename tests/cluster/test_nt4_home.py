@@ -9,7 +9,6 @@ import asyncio
 import json
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -19,7 +18,7 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import NotFoundError
 from support import nt4, wamp
 from support.messages import publish
-from support.nats import nats_servers, node, taken, url_of
+from support.nats import files_with, nats_servers, node, taken, url_of
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 from websockets.exceptions import InvalidStatus
@@ -279,14 +278,12 @@ async def test_erased_topics_are_gone(cluster):
             await one.put(1, await one.time(), value, nt4.STRING)
             await one.quiet()
             await until_stored(cluster, "/private/code", value)
-    files = [file for file in (cluster.folder / "0").rglob("*") if file.is_file()]
-    assert [file for file in files if b"a second secret" in file.read_bytes()]
+    assert files_with(cluster.folder / "0", b"a second secret")
     keeper = next(server for name, server in cluster.nodes.items() if NODES[name])
     async with httpx.AsyncClient(timeout=DEADLINE_S) as http:
         answer = await http.post(f"{url_of(keeper)}/log/purge", json={"channel": "/private/**"})
     assert answer.status_code == 200, answer.text
-    for file in filter(Path.is_file, (cluster.folder / "0").rglob("*")):
-        assert b"secret" not in file.read_bytes(), file
+    assert files_with(cluster.folder / "0", b"secret") == []
     async with await robot(cluster, home) as one:
         await one.subscribe("/private/", prefix=True)
         assert await one.quiet() == []

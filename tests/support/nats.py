@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +164,14 @@ async def node(
     arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name), *more)
     async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES=str(free_bytes), **settings) as server:
         yield server
+
+
+def files_with(folder: Path, *texts: bytes) -> list[Path]:
+    """The files below a folder that have any of these texts; all are read again if NATS renames one meanwhile."""
+    while True:
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        with suppress(FileNotFoundError):
+            return [file for file in files if any(text in file.read_bytes() for text in texts)]
 
 
 def url_of(server: Server) -> str:
