@@ -304,12 +304,10 @@ class Outbox:
     def _conflate_queue(self) -> None:
         """Set the values in the queue apart, to make room for an event that is not a value.
 
-        One for which there is no room stays. As that, or a value that does not yield, is delivered before what is set
-        apart, only the newest value of a topic may be.
+        One for which there is no room stays in the queue, as a recorded one does in a session that replays. These are
+        delivered before what is set apart, so only the newest value of a topic may be set apart.
         """
-        if self.conflated is not None:
-            self._drop_outdated(self.conflated.outdates)
-        newest = {event.topic: event for event in self.queue if event.nt4_type is not None}
+        newest = {event.topic: event for event in self if event.nt4_type is not None}
         self._drop_outdated(lambda event: newest[event.topic] is not event)
         self.queue = [event for event in self.queue if not self._may_conflate(event) or not self._conflate(event)]
         self._nbytes = sum(map(cost, self.queue))

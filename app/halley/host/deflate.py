@@ -76,11 +76,11 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         message = inflater.decompress(data, max_bytes + 1)
-        more = b"" if len(message) > max_bytes else inflater.decompress(_FLUSHED + _END)
+        if len(message) > max_bytes:
+            raise BadFrame(TOO_BIG, f"over size limit (> {max_bytes} bytes when inflated)")
+        more = inflater.decompress(_FLUSHED + _END)
     except zlib.error:
         raise BadFrame(INVALID_DATA, "not deflate data") from None
-    if len(message) > max_bytes:
-        raise BadFrame(TOO_BIG, f"over size limit (> {max_bytes} bytes when inflated)")
     # What is cut off in a block can go on with these bytes, as if they were of the message. A peer may end its data
     # with a last block of its own, and an empty one behind that (7.2.3.4).
     if more or not inflater.eof or inflater.unused_data not in (b"", b"\x00" + _FLUSHED + _END):
