@@ -69,7 +69,6 @@ _FIRST = (
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
     "tests/bench/test_latency.py",
-    "tests/history/test_rounds.py",
     "tests/history/test_purge.py",
     "tests/history/test_reader.py",
 )

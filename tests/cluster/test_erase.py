@@ -45,11 +45,6 @@ async def heard(server):
         return events
 
 
-def found(folder, *texts):
-    """The files below a folder in which one of the texts is."""
-    return [file.name for file in files_with(folder, *texts)]
-
-
 async def test_erased_at_one_node_is_gone_everywhere(tmp_path):
     """From the stream at once, and from the folder of a node that was away before it serves."""
     traces = b"a secret", b"secret-key", b"private/room"
@@ -71,15 +66,15 @@ async def test_erased_at_one_node_is_gone_everywhere(tmp_path):
         stored = await rows(a, last)
         assert [row["offset"] for row in stored if row["shape"] == "purged"] == [2, 4, 6, 7, 8]
         assert await heard(front) == ["kept", "kept", "kept", "end"]
-        assert found(tmp_path / "a", *traces) == []
-        assert found(tmp_path / "c", *traces) != []
-        assert found(tmp_path / "0", *traces) == [], "the stream keeps nothing for c"
+        assert files_with(tmp_path / "a", *traces) == []
+        assert files_with(tmp_path / "c", *traces) != []
+        assert files_with(tmp_path / "0", *traces) == [], "the stream keeps nothing for c"
         async with node(tmp_path, nats, "c") as c:
             async with HistoryClient(url_of(c)) as client:
                 head = (await client.log_head())["next"]
                 seen = [json.loads(line) async for _, lines in client.rows(1, head) for line in lines]
             assert seen[: len(stored)] == stored, "it served before it had erased"
-            assert found(tmp_path / "c", *traces) == []
+            assert files_with(tmp_path / "c", *traces) == []
             assert await purge(c) == (200, {"erased": 0})
             a.send_signal(signal.SIGKILL)
             await a.exit_code()
@@ -90,4 +85,4 @@ async def test_erased_at_one_node_is_gone_everywhere(tmp_path):
                 assert stored[after - 1]["payload"] == '"a new secret"', "what came later is not erased"
                 assert stored == await rows(again, after)
                 assert stored == await rows(new, after)
-                assert found(tmp_path / "new", *traces[:2]) == []
+                assert files_with(tmp_path / "new", *traces[:2]) == []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 from support.bayeux_sockets import BayeuxWire
 from support.messages import publish
+from support.nats import rows
 from support.relayed import metric, running, session
-from support.wire import DEADLINE_S, request
+from support.wire import request
 
 pytestmark = [pytest.mark.slow]
 
@@ -33,17 +33,8 @@ async def test_it_comes_with_the_event_to_all_nodes(tmp_path):
             assert reply["successful"]
         told = [(1, ONE), (2, None), (3, None), (4, None), (5, TWO)]
         for node in (a, b, c):
-            events = await until_recorded(node, len(told))
+            await rows(node, len(told))  # a publish does not wait for the other nodes
+            answer = await (await node.wire()).request(request("GET", "/history/chat/a"))
+            events = json.loads(answer.body)["events"]
             assert [(each["data"], each.get("ext", {}).get("traceparent")) for each in events] == told
         assert [await metric(node, MALFORMED) for node in (a, b, c)] == [1, 0, 0]
-
-
-async def until_recorded(node, count):
-    """Return the events of the channel once a node has that many: a publish does not wait for the other nodes."""
-    wire = await node.wire()
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            events = json.loads((await wire.request(request("GET", "/history/chat/a"))).body)["events"]
-            if len(events) >= count:
-                return events
-            await asyncio.sleep(0.01)

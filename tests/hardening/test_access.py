@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from access.signing import AUDIENCE, ISSUER, ec_key, jwk, jwks, rsa_key, sign
 from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.process import replace_text
 from support.server import THOROUGHLY, brisk, serving
 from support.wire import request
 
@@ -302,13 +303,11 @@ async def test_keys_can_be_rotated_while_serving(tmp_path):
 
         assert await error(old) is None
         assert await error(new) == "403:token_invalid:publish_denied"
-        replacement = tmp_path / "new.json"
-        replacement.write_text(jwks(jwk(ec_key(), kid="e1")))
-        replacement.replace(file)
+        replace_text(file, jwks(jwk(ec_key(), kid="e1")))
         await served.until(lambda: any(line["event"] == "keys" for line in served.log))
         assert await error(new) is None
         assert await error(old) == "403:token_invalid:publish_denied"
-        file.write_text("broken")
+        replace_text(file, "broken")
         await served.until(lambda: len([line for line in served.log if line["event"] == "keys"]) == 2)
         assert await error(new) is None
         assert "the keys read before are kept" in served.log[-1]["what"]

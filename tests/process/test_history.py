@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.process import ended, launched
+from support.process import ended, launched, replace_text
 from support.wire import DEADLINE_S, request
 
 import halley
@@ -157,18 +157,12 @@ time.time = lambda: real() + float(STEP.read_text())
 """A module that Python runs at its start: the wall clock is set by as many seconds as a file says."""
 
 
-def set_by(folder, step_s):
-    """Set the clock; the file is replaced, as the server may read it at any time."""
-    (folder / "next").write_text(str(step_s))
-    (folder / "next").replace(folder / "step")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("step_s", [3_600, -3_600])
 async def test_a_key_is_known_although_the_clock_was_set(step_s, tmp_path):
     """A clock that is set by an hour, while the server runs and before it starts again, publishes nothing twice."""
     (tmp_path / "sitecustomize.py").write_text(SETTABLE)
-    set_by(tmp_path, 0)
+    replace_text(tmp_path / "step", "0")
     python = {"PYTHONPATH": f"{tmp_path}:{Path(halley.__file__).parents[1]}"}
     once = publish("/a", "once", ext={"idempotency_key": "k"})
 
@@ -183,14 +177,14 @@ async def test_a_key_is_known_although_the_clock_was_set(step_s, tmp_path):
     async with launched(cwd=tmp_path, **python) as server:
         first = await answer(server)
         hours = await times(server)
-        set_by(tmp_path, step_s)
+        replace_text(tmp_path / "step", str(step_s))
         async with asyncio.timeout(DEADLINE_S):
             while len(set(hours)) == 1:  # until the server has noticed
                 hours = await times(server)
         assert await answer(server) == first
         server.send_signal(signal.SIGKILL)
         await server.exit_code()
-    set_by(tmp_path, 2 * step_s)
+    replace_text(tmp_path / "step", str(2 * step_s))
     async with launched(cwd=tmp_path, **python) as server:
         assert await answer(server) == first
         assert [data for _, data in await positions(server, "/a")] == ["once"]

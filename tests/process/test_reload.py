@@ -11,7 +11,7 @@ import pytest
 from access.signing import AUDIENCE, ISSUER, jwk, jwks, rsa_key, sign
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nt4 import connect as nt4_connect
-from support.process import launched
+from support.process import launched, replace_text
 from support.wamp import EVENT, GOODBYE, UNSUBSCRIBED
 from support.wamp import connect as wamp_connect
 from support.wire import post
@@ -328,13 +328,6 @@ async def test_the_last_rule_of_a_server_that_others_can_reach_stays(place):
         assert refused["successful"] is False
 
 
-def renew(file, text):
-    """Replace a file, which the server may read at any time."""
-    new = file.with_suffix(".new")
-    new.write_text(text)
-    new.replace(file)
-
-
 @pytest.mark.parametrize("how", ["emptied", "removed"])
 async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place):
     """It is said once, at `error`; a session that exists lasts as long as its token, and a new set counts again."""
@@ -353,7 +346,7 @@ async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place
         assert await is_trusted(server)
         page = await Page.open(server, "/news", token=token)
         if how == "emptied":
-            renew(keys, jwks())
+            replace_text(keys, jwks())
         else:
             keys.unlink()
         line = json.loads(await server.until_logged('"keys"'))
@@ -365,6 +358,6 @@ async def test_a_set_of_keys_that_is_emptied_or_removed_trusts_nobody(how, place
         assert (await page.wire.post(subscribe(page.id, "/news"))).messages[0]["successful"]
         await asyncio.sleep(0.5)  # several more checks of the file
         assert len(server.logged("keys")) == 1
-        renew(keys, jwks(jwk(rsa_key(), kid="r1")))
+        replace_text(keys, jwks(jwk(rsa_key(), kid="r1")))
         await server.until(lambda: len(server.logged("keys")) == 2)
         assert await is_trusted(server)

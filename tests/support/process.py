@@ -207,6 +207,13 @@ async def launched(*arguments: str, cwd: Path, through: tuple[str, ...] = (), **
         await server.close()
 
 
+def replace_text(file: Path, text: str) -> None:
+    """Give a file another text at once: a process that reads it at any time finds the former one or this."""
+    new = file.with_name(f"new-{file.name}")
+    new.write_text(text)
+    new.replace(file)
+
+
 def port_in(line: str) -> int:
     """Return the port of the line that says where a server listens."""
     found = _LISTENING.fullmatch(line.strip())
