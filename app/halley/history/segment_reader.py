@@ -77,8 +77,8 @@ _OFFSETS = """
 _OFFSETS_UP, _OFFSETS_DOWN = _OFFSETS.replace("ORDER", "asc"), _OFFSETS.replace("ORDER", "desc")
 _WINDOW = """
     select json_group_array(json_array(offset, topic_id, audience_id)) from stored
-    where offset between ?1 and ?2 and audience_id not in (select value from json_each(?3))
-        and (?4 is null or protocol = ?4)
+    where offset between ? and ? and audience_id not in (select value from json_each(?))
+        and protocol = ifnull(?, protocol)
 """
 _NUMBERED = """
     select json_group_array(json_array(id, NAME)) from NAMEs where id in (select value from json_each(?))
@@ -100,7 +100,7 @@ _BLOCK_TIMES = f"""
     ))) from json_each(?)
 """  # noqa: S608
 # The sign keeps SQLite from the index on time that segments of earlier versions have: it would read all entries.
-_OF_TIME = "select offset from stored where offset between ?1 and ?2 and +time_us between ?3 and ?4 order by offset"
+_OF_TIME = "select offset from stored where offset between ? and ? and +time_us between ? and ? order by offset"
 _WITHIN_TIME = f"select json_array(({_OF_TIME} limit 1), ({_OF_TIME} desc limit 1))"
 
 
@@ -198,7 +198,8 @@ class SegmentReader:
         until = _EVER_US[1] if until_us is None else until_us
         if all(at is not None and since <= at <= until for at in (self.time_at(low), self.time_at(high))):
             return low, high
-        first, last = self._array(_WITHIN_TIME, *self._blocks_of_time(low, high, since, until), since, until)
+        bounds = *self._blocks_of_time(low, high, since, until), since, until
+        first, last = self._array(_WITHIN_TIME, *bounds, *bounds)
         return (high + 1, high) if first is None else (first, last)
 
     def _blocks_of_time(self, low: int, high: int, since: int, until: int) -> tuple[int, int]:
