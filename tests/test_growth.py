@@ -1,9 +1,9 @@
 """What a table costs does not grow with what is in it: 100,000 entries that expire together must hold nobody up.
 
 Every container that objects keep is in `tables.txt`, with what bounds it. Those that clients, time or other nodes fill
-are filled to their bounds here, and age, at two sizes; what is done is counted in bytecodes of the code of Halley.
-What the interpreter does within one bytecode is not seen by that, so the code must not have the forms of which it is
-known that they cost more the more is there.
+are filled to their bounds here, and age, at two sizes; what is done is counted in lines of the code of Halley that are
+executed, each pass of a loop for itself. What the interpreter does within one call is not seen by that, so the code
+must not have the forms of which it is known that they cost more the more is there.
 """
 
 from __future__ import annotations
@@ -165,7 +165,11 @@ def test_caches_of_functions_are_bounded():
 
 
 class Work:
-    """Counts the bytecodes of Halley's code that a call runs."""
+    """Counts the lines of Halley's code that a call executes; a loop within one line counts once for each pass.
+
+    Lines are the same in all versions of Python. Since 3.12 the opcodes of a function are reported only from its second
+    call on.
+    """
 
     def __init__(self):
         self.count = 0
@@ -184,11 +188,10 @@ class Work:
     def _enter(self, frame, _event, _argument):
         if not frame.f_code.co_filename.startswith(str(FOLDER)):
             return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return self._step
 
     def _step(self, _frame, event, _argument):
-        self.count += event == "opcode"
+        self.count += event == "line"
         return self._step
 
 
@@ -215,17 +218,17 @@ def aged(table):
     return turns
 
 
-@pytest.mark.skipif(is_compiled(), reason="a compiled module has no bytecodes")
+@pytest.mark.skipif(is_compiled(), reason="a compiled module is not traced")
 @pytest.mark.parametrize("name", GROWING)
 def test_neither_adding_nor_ageing_costs_more_where_more_is_there(name):
     """A table four times as large takes as much work for one entry and in one turn, and four times as many turns."""
     small, large = SIZES
     (few, least), (many, most) = filled(name, small), filled(name, large)
-    assert most <= 1.1 * least + 50
+    assert most <= 1.1 * least + 10
     if few.turn is None:
         return
     before = few.size(), many.size()
     few_turns, many_turns = aged(few), aged(many)
-    assert max(many_turns) <= 1.1 * max(few_turns) + 50
-    assert sum(many_turns) <= 4.4 * sum(few_turns) + 500
+    assert max(many_turns) <= 1.1 * max(few_turns) + 10
+    assert sum(many_turns) <= 4.4 * sum(few_turns) + 100
     assert (few.size(), many.size()) == (before if name == "channels_in_use" else (0, 0))
