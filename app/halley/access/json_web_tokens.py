@@ -11,10 +11,12 @@ from collections.abc import Collection
 from typing import Any
 
 import jwt
+from jwt.utils import base64url_decode
 
 from halley.access.keys import Key, KeyFile, read_jwks, read_secret
 from halley.access.proofs import BadIdentity, proof_of
 from halley.broker.errors import TokenExpired, TokenRefused
+from halley.broker.nesting import has_more_levels
 from halley.broker.policy import Proof
 from halley.settings import Jwt
 
@@ -68,8 +70,10 @@ class JsonWebTokens:
         if not _COMPACT.fullmatch(token):
             raise TokenRefused("not a JWT")
         try:
+            if any(has_more_levels(base64url_decode(part)) for part in token.split(".")[:2]):
+                raise TokenRefused("not a JWT")
             header = jwt.get_unverified_header(token)
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        except (jwt.PyJWTError, ValueError, TypeError):
             raise TokenRefused("not a JWT") from None
         if "crit" in header:  # RFC 7515, 4.1.11: critical headers that are not understood must be refused
             raise TokenRefused("the JWT has critical headers")
@@ -84,7 +88,7 @@ class JsonWebTokens:
                     issuer=self._options.issuer,
                     audience=self._options.audience,
                 )
-            except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            except (jwt.PyJWTError, ValueError, TypeError) as error:
                 trouble = type(error).__name__  # the error's text could contain parts of the token
         raise TokenRefused(trouble)
 

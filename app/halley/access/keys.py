@@ -15,6 +15,7 @@ from jwt import InvalidKeyError
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, RSAAlgorithm
 
 from halley import telemetry
+from halley.broker.nesting import has_more_levels
 
 LEAST_SECRET_BYTES = 32  # RFC 7518, 3.2: a key of the same size as the hash output or larger
 _LEAST_RSA_BITS = 2048  # RFC 7518, 3.3
@@ -46,11 +47,13 @@ def read_jwks(data: bytes) -> tuple[Key, ...]:
     if not data.strip():
         raise NoKeys("the file is empty")
     try:
+        if has_more_levels(data):
+            raise ValueError
         entries = json.loads(data)["keys"]
         if not isinstance(entries, list) or len(entries) > _MOST_KEYS:
             raise BadKeys(f"expected a list of at most {_MOST_KEYS} keys")
         keys = tuple(key for entry in entries if (key := _public_key(entry)) is not None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidKeyError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidKeyError) as error:
         raise BadKeys(f"expected a JWK Set ({type(error).__name__})") from None
     if not keys:
         raise NoKeys("there is no RSA key of 2,048 bits or more and no P-256 key for signatures")

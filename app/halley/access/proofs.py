@@ -36,9 +36,11 @@ def proof_of(authid: object, role: object, expires_s: float | None, claims: Mapp
         return Proof(authid, str(role), expires_s)
     try:
         written = json.dumps(dict(claims), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):  # half a surrogate pair, NaN, or too deep; a program's: not JSON
+    except (TypeError, ValueError):  # half a surrogate pair, NaN; a program's: not JSON
         raise BadIdentity("a claim cannot be written") from None
-    if len(written) > _CLAIMS_BYTES:
+    except RecursionError:  # each level takes two bytes
+        written = b""
+    if not 0 < len(written) <= _CLAIMS_BYTES:
         raise BadIdentity("the claims that are kept are too long")
     if not _is_writable(dict(claims)):
         raise BadIdentity("a claim has control characters")

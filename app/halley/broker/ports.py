@@ -21,6 +21,7 @@ from typing import Protocol
 
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, Pattern, matches
+from halley.broker.nesting import has_more_levels
 from halley.broker.pending import Pending
 from halley.broker.sessions import Session
 
@@ -137,8 +138,8 @@ class Erasure:
 
     def _is_about_publisher(self, payload: str | bytes | None) -> bool:
         try:
-            content = json.loads(payload or "null")
-        except (ValueError, RecursionError):  # that of another server may be anything, before it is an event
+            content = None if payload is None or has_more_levels(payload) else json.loads(payload)
+        except ValueError:  # that of another server may be anything, before it is an event
             return False
         return isinstance(content, dict) and content.get("authid") == self.publisher
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import orjson
 
+from halley.broker.nesting import has_more_levels
+
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _NINETEEN_DIGITS = b"0" * 19
 _TWENTY_DIGITS = b"0" * 20
@@ -25,7 +27,7 @@ _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class NotJson(ValueError):
-    """The text is not JSON, or has lone surrogates, NaN, Infinity or bytes that are not UTF-8."""
+    """The text is not JSON, or has lone surrogates, NaN, Infinity, bytes that are not UTF-8, or far too many levels."""
 
 
 class NestedTooDeeply(ValueError):
@@ -49,11 +51,13 @@ def loads(text: bytes) -> tuple[Any, bool]:
     except orjson.JSONDecodeError:
         if not may_have_huge_integer(text) and not _MAYBE_HUGE_EXPONENT.search(text):
             raise NotJson from None
+    if has_more_levels(text):
+        raise NotJson
     try:
         value = json.loads(text.decode(), parse_int=_integer, parse_float=_float, parse_constant=_constant)
         if _MAYBE_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False, default=str).encode()
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # a program that embeds Halley may have left little of the stack
         raise NotJson from None
     return value, True
 
