@@ -274,8 +274,9 @@ SECONDS_TO_2026 = 1_767_225_600
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _RFC_3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:)(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
+    r"(\d{4}-\d\d-\d\d)[Tt]((?:[01]\d|2[0-3]):\d\d:)(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
+# The hours too: `datetime` takes more of ISO 8601 than RFC 3339 has, the newer Python is, the more: 24:00 since 3.14.
 _LEAP = "60"
 
 BOUNDS = ("from", "after", "before", "until")
