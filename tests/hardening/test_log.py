@@ -207,8 +207,12 @@ def told(process, event):
     return len(process.logged(event)) + sum(left_out)
 
 
-async def test_a_log_that_nobody_reads_costs_nobody_anything(tmp_path):
-    """A terminal that was closed, or a log collector that died, neither stops the server nor keeps it from starting."""
+@pytest.mark.parametrize("through", [(), ("sh", "-c", 'exec "$@" 2>&-', "sh")], ids=["unread", "closed"])
+async def test_a_log_that_nobody_reads_costs_nobody_anything(through, tmp_path):
+    """A terminal that was closed, or a log collector that died, neither stops the server nor keeps it from starting.
+
+    Nor is it a failure when the server leaves.
+    """
     reading, writing = os.pipe()
     os.close(reading)
     port, address = free_port(), str(tmp_path / "supervisor")
@@ -217,7 +221,8 @@ async def test_a_log_that_nobody_reads_costs_nobody_anything(tmp_path):
         supervisor.bind(address)
         supervisor.settimeout(DEADLINE_S)
         env = environment(NOTIFY_SOCKET=address)
-        async with started("serve", *options, cwd=tmp_path, is_fresh=True, stderr=log, env=env) as process:
+        how = {"through": through, "is_fresh": True, "stderr": log, "env": env}
+        async with started("serve", *options, cwd=tmp_path, **how) as process:
             assert await asyncio.to_thread(supervisor.recv, 100) == b"READY=1"
             wire = await Wire.open(port)
             for _ in range(3):

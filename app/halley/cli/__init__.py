@@ -12,8 +12,11 @@ or settings) and 130 (interrupted); they and everything about the terminal are i
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,3 +81,14 @@ class LazyGroup(click.Group):
 @click.version_option(f"{__version__} (compiled)" if is_compiled() else __version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Real-time messaging in one process: a server for Bayeux, WAMP and NetworkTables, and a client to try it."""
+    if sys.stderr is None:  # it was closed before the program began
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the program
+    atexit.register(_let_go_of_standard_error)
+
+
+def _let_go_of_standard_error() -> None:
+    """What nobody can read is no failure: since 3.14, and late releases of 3.13, Python would exit with 120 for it."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.stderr = None
