@@ -1,6 +1,6 @@
 """Measure what compression saves, and what it costs the server: of HTTP responses, and of a WebSocket fan-out.
 
-    python tests/bench/compression.py [--seconds 3]
+    python tests/bench/compressed.py [--seconds 3]
 
 Each line is a freshly started server, first without compression and then with it: the bytes of a response or of an
 event, and the server's CPU time for each. Events are like those of the demo: small JSON objects, no two the same.

@@ -8,7 +8,7 @@ import pytest
 from support.process import environment
 from support.wire import DEADLINE_S
 
-PROGRAM = Path(__file__).with_name("compression.py")
+PROGRAM = Path(__file__).with_name("compressed.py")
 
 
 @pytest.mark.nightly
