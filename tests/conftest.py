@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, find, settings, strategies
 from support.server import SHORT_WAY, facing
 from xdist.scheduler import LoadFileScheduling
 
@@ -183,7 +183,11 @@ def pytest_itemcollected(item):
 
 
 def pytest_collection_finish():
-    """Let the collector pass over what was imported and collected, which lives as long as the process anyhow."""
+    """Let the collector pass over what was imported and collected, which lives as long as the process anyhow.
+
+    Hypothesis makes its source of random numbers with the first example, and asks the collector who knows of it.
+    """
+    find(strategies.booleans(), bool)
     gc.collect()
     gc.freeze()
 
