@@ -49,6 +49,8 @@ settings.load_profile(os.environ.get("TESTS_HYPOTHESIS", "quick"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script runs this in the background (POSIX sh, 2.11)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else all processes of the tests would ignore it too
 
+os.environ.setdefault("PYTHONWARNINGS", "default")  # processes show all warnings, and `support/process.py` finds them
+
 pytest.register_assert_rewrite("support.refusals")
 
 _TESTS = Path(__file__).parent

@@ -236,7 +236,8 @@ def _be_halley(arguments: list[str], cwd: str, env: dict[str, str], streams: lis
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:
+                stream.flush()
         except OSError:
             code = 120
     os._exit(code if isinstance(code, int) else code is not None)

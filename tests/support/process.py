@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _LISTENING = re.compile(r"halley is listening on https?://[\d.]+:(\d+) \(console: \S+\)")
 _OPERATIONS = re.compile(r"health and metrics: http://127\.0\.0\.1:(\d+)/.*")
+_WARNING = re.compile(r"\w+Warning: ")
+"""What Python writes about a warning: `conftest.py` has all processes show each, and none may cause one."""
+
 _LINE_BYTES = 1_048_576
 
 
@@ -91,6 +94,8 @@ class Process:
             self.process.stdin.close()
         await self._reading
         await self.process.wait()
+        warned = [line for line in self.lines if _WARNING.search(line)]
+        assert not warned, warned
 
 
 class Server(Process):

@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _let_go_of_standard_error() -> None:
-    """What nobody can read is no failure: since 3.14, and late releases of 3.13, Python would exit with 120 for it."""
+    """Forget what nobody can read: for that Python would exit with 120, since 3.14 and late releases of 3.13."""
     try:
         sys.stderr.flush()
     except (OSError, ValueError):

@@ -181,7 +181,7 @@ class HttpServer:
         return connection
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
-        """Stop accepting, and wait for running requests until the grace period ends; then cancel them."""
+        """Stop accepting, wait for running requests until the grace period ends or `is_forced`, and cancel the others."""
         await self._stop_accepting()
         state = self.server_state
         for bound in sockets:
@@ -193,8 +193,13 @@ class HttpServer:
                 await self._until(lambda: self.is_forced or not (state.connections or state.tasks))
         except TimeoutError:
             _log.error("%d running requests are cancelled: the grace period has ended", len(state.tasks))
-            for task in list(state.tasks):
-                task.cancel()
+        for task in list(state.tasks):
+            task.cancel()
+
+    def abort(self) -> None:
+        """Close the connections that are left, as the end of the process would."""
+        for connection in list(self.server_state.connections):
+            connection.abort()
 
     async def _stop_accepting(self) -> None:
         """Close the listeners. A connection that was just accepted is in `connections` when this returns.

@@ -164,6 +164,8 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     await public.serve([listeners.public])
     if operations is not None:
         await operations.end()
+    for each in (public, *side_servers, *filter(None, [operations])):
+        each.abort()
     if public.must_end:
         telemetry.write_line(f"halley: {public.must_end}")
         return _WRONG_USE

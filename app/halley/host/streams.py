@@ -119,6 +119,10 @@ class Stream:
         self._shared.note_cut(self._address, reason)
         self._transport.abort()
 
+    def abort(self) -> None:
+        """Close immediately, without a word in the log."""
+        self._transport.abort()
+
     def shutdown(self) -> None:
         """Close the connection because the server shuts down; streams have ended before."""
         self._report_lost()

@@ -236,6 +236,10 @@ class WebSocket:
             self._pinged_at = now
             self._transport.write(frame(PING, b""))
 
+    def abort(self) -> None:
+        """Close immediately, without a word in the log."""
+        self._transport.abort()
+
     def shutdown(self) -> None:
         """Close the WebSocket because the server shuts down; engines have closed those with a session before."""
         self._fail(GOING_AWAY, "the server is shutting down")
