@@ -23,6 +23,7 @@ from support.distributions import built
 from support.messages import publish
 from support.process import Server, environment
 from support.programs import unavailable
+from support.pythons import COMPILED_FOR, VERSIONS
 from support.readme import ROOT
 from support.wire import request
 
@@ -30,7 +31,7 @@ from halley import __version__
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STEP_S = 900
-PYTHONS = ["3.11", "3.12", "3.13", *(["3.14"] if shutil.which("python3.14") else [])]
+PYTHONS = [version for version in VERSIONS if version in COMPILED_FOR or shutil.which(f"python{version}")]
 TAG = f"v{__version__}"
 
 

@@ -104,9 +104,10 @@ def test_rights_are_the_least(name):
 
 
 def test_every_push_runs_all_checks():
-    """The workflow's one command is `.ci/run`; a release waits for it too."""
-    assert [step["run"] for step in Job("tests.yml", "tests").steps if "run" in step] == [".ci/run"]
-    assert (ROOT / ".ci/run").stat().st_mode & 0o100
+    """The workflow's commands are `.ci/run`, and `.ci/pythons` for each version; a release waits for them too."""
+    for job, command in (("tests", ".ci/run"), ("pythons", '.ci/pythons "$VERSION"')):
+        assert [step["run"] for step in Job("tests.yml", job).steps if "run" in step] == [command]
+        assert (ROOT / command.split()[0]).stat().st_mode & 0o100
     assert workflow("release.yml")["jobs"]["tests"]["uses"] == "./.github/workflows/tests.yml"
 
 

@@ -32,7 +32,7 @@ BENCH_PAGE = "tests/bench/README.md"
 DEPLOY = "deploy/README.md"
 CHAT_PAGE = "deploy/examples/chat/README.md"
 
-CI = ".ci/run"  # in a fresh clone and unchanged, since these two blocks install what all others run
+CI = ".ci/steps"  # in a fresh clone and unchanged, since these two blocks install what all others run
 TOUR = "tests/readme/test_five_minutes.py::"
 CODE = "tests/readme/test_server_side_code.py::"
 BENCH = "tests/readme/test_bench.py::"
