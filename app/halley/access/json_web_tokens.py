@@ -73,7 +73,7 @@ class JsonWebTokens:
             if any(has_more_levels(base64url_decode(part)) for part in token.split(".")[:2]):
                 raise TokenRefused("not a JWT")
             header = jwt.get_unverified_header(token)
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise TokenRefused("not a JWT") from None
         if "crit" in header:  # RFC 7515, 4.1.11: critical headers that are not understood must be refused
             raise TokenRefused("the JWT has critical headers")
@@ -88,7 +88,7 @@ class JsonWebTokens:
                     issuer=self._options.issuer,
                     audience=self._options.audience,
                 )
-            except (jwt.PyJWTError, ValueError, TypeError) as error:
+            except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
                 trouble = type(error).__name__  # the error's text could contain parts of the token
         raise TokenRefused(trouble)
 

@@ -38,9 +38,9 @@ def proof_of(authid: object, role: object, expires_s: float | None, claims: Mapp
         written = json.dumps(dict(claims), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError):  # half a surrogate pair, NaN; a program's: not JSON
         raise BadIdentity("a claim cannot be written") from None
-    except RecursionError:  # each level takes two bytes
-        written = b""
-    if not 0 < len(written) <= _CLAIMS_BYTES:
+    except RecursionError:  # as each level takes two bytes
+        raise BadIdentity("the claims that are kept are too long") from None
+    if len(written) > _CLAIMS_BYTES:
         raise BadIdentity("the claims that are kept are too long")
     if not _is_writable(dict(claims)):
         raise BadIdentity("a claim has control characters")

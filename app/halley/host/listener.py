@@ -181,7 +181,7 @@ class HttpServer:
         return connection
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
-        """Stop accepting, wait for running requests until the grace period ends or `is_forced`, and cancel the others."""
+        """Stop accepting, wait for requests until the grace period ends or `is_forced`, and cancel what still runs."""
         await self._stop_accepting()
         state = self.server_state
         for bound in sockets:
