@@ -114,15 +114,16 @@ def run_worker(begin: Callable[..., Orders]) -> None:
         factory: Any = uvloop.new_event_loop
     except ImportError:
         factory = None
-    with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
+    runner = asyncio.Runner(loop_factory=factory)  # never closed: thousands of connections, one by one, would take long
+    with suppress(BrokenPipeError, ConnectionResetError):
         runner.run(_work(begin))
-    os._exit(0)  # closing thousands of connections one by one would take long
+    os._exit(0)
 
 
 async def _work(begin: Callable[..., Orders]) -> None:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    stdin, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     def report(**what: Any) -> None:
         _write(report=what)
@@ -136,6 +137,7 @@ async def _work(begin: Callable[..., Orders]) -> None:
             task = asyncio.create_task(_execute(execute(**arguments)))
         else:
             execute(**arguments)
+    stdin.close()
     if task is not None:
         task.cancel()
 
