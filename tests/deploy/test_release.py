@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
 
@@ -23,13 +22,12 @@ from support.distributions import built
 from support.messages import publish
 from support.process import Server, environment
 from support.programs import unavailable
-from support.pythons import COMPILED_FOR, VERSIONS
+from support.pythons import COMPILED_FOR, PYPROJECT, VERSIONS
 from support.readme import ROOT
 from support.wire import request
 
 from halley import __version__
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STEP_S = 900
 PYTHONS = [version for version in VERSIONS if version in COMPILED_FOR or shutil.which(f"python{version}")]
 TAG = f"v{__version__}"
@@ -53,8 +51,8 @@ def run(*command, cwd=None, **variables):
 
 def test_the_version_is_in_one_place():
     """The package has it; the distributions take it from there, and the changelog's first heading is about it."""
-    assert "version" not in PROJECT["project"]
-    assert PROJECT["tool"]["hatch"]["version"] == {"path": "app/halley/__init__.py"}
+    assert "version" not in PYPROJECT["project"]
+    assert PYPROJECT["tool"]["hatch"]["version"] == {"path": "app/halley/__init__.py"}
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert re.fullmatch(rf"{re.escape(__version__)} - (unreleased|\d{{4}}-\d\d-\d\d)", headings[0])
 
