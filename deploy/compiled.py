@@ -86,6 +86,18 @@ def _missing() -> str:
     return "" if Path(sysconfig.get_path("include"), "Python.h").exists() else "Python.h"
 
 
+def _throw_one_argument(runtime: Path) -> None:
+    """Have coroutines pass on exceptions, cancellations among them, as `throw(value)`.
+
+    mypyc's runtime calls `throw(type, value, traceback)`. Python deprecates that since 3.12: with `-W default` it writes a
+    warning for each cancellation, with `-W error` the cancellation is lost.
+    """
+    deprecated, text = "(_m, type, value, traceback, NULL)", runtime.read_text(encoding="utf-8")
+    if text.count(deprecated) != 1:
+        raise RuntimeError(f"{_COMPILERS[0]} does not have the call of `throw` that is replaced here")
+    runtime.write_text(text.replace(deprecated, "(_m, value, NULL)"), encoding="utf-8")
+
+
 def _compile(modules: list[str], folder: Path) -> list[Path]:
     """Compile modules, given by paths from the working directory; return the libraries, below `folder / "built"`."""
     from mypyc.build import mypycify
@@ -102,6 +114,7 @@ def _compile(modules: list[str], folder: Path) -> list[Path]:
         target_dir=str(folder / "c"),
         group_name=_GROUP,
     )
+    _throw_one_argument(folder / "c" / "misc_ops.c")
 
     class BuildInParallel(build_ext):
         """Compiles the files of an extension side by side; setuptools can do so with extensions only."""

@@ -21,8 +21,6 @@ from hypothesis import HealthCheck, Phase, find, settings, strategies
 from support.server import SHORT_WAY, facing
 from xdist.scheduler import LoadFileScheduling
 
-from halley import is_compiled
-
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -96,12 +94,6 @@ def _uses(file: str, fixtures: tuple[str, ...]) -> bool:
 class _Scheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return _unit(nodeid)
-
-
-def pytest_configure(config):
-    """Leave out the one warning that is mypyc's: its coroutines throw by a form that Python 3.12 deprecates."""
-    if is_compiled():
-        config.addinivalue_line("filterwarnings", r"ignore:the \(type, exc, tb\) signature of throw:DeprecationWarning")
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -254,32 +254,34 @@ UNION = """
         ("select count(*) from events where day = date'2026-06-02' and protocol = 'nt4'", 2),
         ("select count(*) from events where channel = '/zzz'", 0),
         (SELF_JOIN, 12),
-        pytest.param(OUTER_JOIN, 3, marks=pytest.mark.slow),
-        pytest.param(UNION, 6, marks=pytest.mark.slow),
+        pytest.param(OUTER_JOIN, 3, marks=pytest.mark.nightly),
+        pytest.param(UNION, 6, marks=pytest.mark.nightly),
         ("select count(*) from events where offset in (select first from gaps)", 18),
         pytest.param(
-            "select (select max(offset) from events where offset < 40), count(*) from gaps", 3, marks=pytest.mark.slow
+            "select (select max(offset) from events where offset < 40), count(*) from gaps",
+            3,
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             "select count(*) from events where offset < (select min(last) from gaps where reason = 'hole')",
             18,
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         ("select count(*) from (select offset + 1 as next, topic as t from events) where t = 'zzz'", 0),
         pytest.param(
             "select t.o, count(*) over () from (select offset o from events where offset > 595) t order by 1",
             3,
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         ("select count(*) from events where exists (select 1 from gaps where first = offset) and offset < 60", 3),
-        pytest.param("select count(*) from events where 1 = 0", 18, marks=pytest.mark.slow),
+        pytest.param("select count(*) from events where 1 = 0", 18, marks=pytest.mark.nightly),
         pytest.param(
             "select offset from events where offset < 10 except select offset from events where offset < 5 order by 1",
             3,
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
-            "select count(*) from events tablesample (100 percent) where offset < 20", 18, marks=pytest.mark.slow
+            "select count(*) from events tablesample (100 percent) where offset < 20", 18, marks=pytest.mark.nightly
         ),
         ("select count(*) from (select * from events order by offset limit 30) where offset > 20", 18),
     ],
