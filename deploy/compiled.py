@@ -89,8 +89,8 @@ def _missing() -> str:
 def _throw_one_argument(runtime: Path) -> None:
     """Have coroutines pass on exceptions, cancellations among them, as `throw(value)`.
 
-    mypyc's runtime calls `throw(type, value, traceback)`. Python deprecates that since 3.12: with `-W default` it writes a
-    warning for each cancellation, with `-W error` the cancellation is lost.
+    mypyc's runtime calls `throw(type, value, traceback)`, which is deprecated since Python 3.12: with `-W default` each
+    cancellation causes a warning, with `-W error` it is lost.
     """
     deprecated, text = "(_m, type, value, traceback, NULL)", runtime.read_text(encoding="utf-8")
     if text.count(deprecated) != 1:

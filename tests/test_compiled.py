@@ -1,6 +1,6 @@
 """Compiled or not, Halley is the same program: what a compiler might change for those who write and debug programs.
 
-All other tests run over both: `.ci/run` sets `TESTS_COMPILED=1` where it runs them over a compiled installation.
+All other tests run over both: `TESTS_COMPILED=1` tells them that the installation is to be compiled.
 """
 
 from __future__ import annotations
