@@ -165,6 +165,7 @@ async def test_figures_of_another_build(pretended, monkeypatch, before, is_wrong
 
     monkeypatch.setattr(instructions, "_commit_of", lambda file: "0123456789abcdef")
     monkeypatch.setattr(instructions, "_count_at", counted_at)
+    monkeypatch.setattr(instructions, "is_compiled", lambda: False)
     compared = await measure_instructions(InstructionsPlan())
     assert bool(compared.wrong) == is_wrong
     assert compared.committed == {"fanout": before}
