@@ -61,7 +61,6 @@ _FIRST = (
     "image",
     "tests/browser/",
     "tests/cluster/test_week.py",
-    "tests/cluster/test_standalone.py",
     "tests/cluster/test_trimming.py",
     "tests/cluster/test_rounds.py",
     "tests/bench/test_pipeline.py",

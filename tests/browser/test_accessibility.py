@@ -152,6 +152,7 @@ async def test_axe_finds_nothing_after_the_server_is_lost(profile, server):
         assert await complaints(page) == [], view
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", [ADMIN], indirect=True)
 async def test_axe_finds_nothing_in_what_is_refused(profile, server):
     profile.expected = "status of 40"

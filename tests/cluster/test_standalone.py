@@ -65,6 +65,7 @@ def offsets(lake):
     return table["offset"].to_pylist()
 
 
+@pytest.mark.nightly
 async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
     """L14: ingest on two workers; one is killed with its executor, the job succeeds, and every event is stored once."""
     if os.environ.get("TESTS_NO_SKIP") != "1":

@@ -173,6 +173,7 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.nightly
 def test_ingests_of_several_sources_go_on_together(lake, data, tmp_path):
     """Three logs are brought in at once, into a lake that is not there yet, while files are compacted and deleted."""
     folders = {name: tmp_path / name for name in ("west", "east")}
