@@ -19,9 +19,9 @@ from halley.history.history import PurgeUnderWay
 from halley.pipeline.source.folder_log import FolderLog
 from halley.pipeline.source.log import Fault
 
-ONE = Erasure(Pattern(Match.EXACT, "a/1"), None)
-TRACES = (b"secret-1", b"key-1-", b"user-1", b"a/1")
-"""What identifies the events of a/1: payload, idempotency key, authid, topic."""
+ONE = Erasure(Pattern(Match.EXACT, "about/1"), None)
+TRACES = (b"secret-1", b"key-1-", b"user-1", b"about/1")
+"""What identifies the events of about/1: payload, idempotency key, authid, topic."""
 
 
 def folder_bytes(folder):
@@ -44,7 +44,7 @@ def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
         log.write_many(count=10, first=600)
     assert [row.offset for row in after] == list(range(1, 601))
     for old, new in zip(before, after, strict=True):
-        if old.topic == "a/1":
+        if old.topic == "about/1":
             assert new.is_purged
             assert (new.offset, new.time_us, new.publication) == (old.offset, old.time_us, old.publication)
         else:
@@ -136,7 +136,7 @@ def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatc
             found = log.rows()
             assert [row.offset for row in found] == [row.offset for row in rows]
             assert all(
-                new == old or (new.is_purged and old.topic == "a/1") for old, new in zip(rows, found, strict=True)
+                new == old or (new.is_purged and old.topic == "about/1") for old, new in zip(rows, found, strict=True)
             )
             if not is_over:
                 log.history.purge(ONE, lambda *_: None)
@@ -301,7 +301,7 @@ def test_readers_go_on_and_see_no_damage(tmp_path):
         reader.start()
         try:
             for which in range(3):
-                history.purge(Erasure(Pattern(Match.EXACT, f"a/{which}"), None), lambda *_: None)
+                history.purge(Erasure(Pattern(Match.EXACT, f"about/{which}"), None), lambda *_: None)
         finally:
             is_over.set()
             reader.join()

@@ -114,7 +114,7 @@ def test_a_hole_from_before_the_first_segment_into_it_is_one_of_the_log(whole, f
         assert log.history.start == first
         page = log.history.read(Query(((ALL, 0),), EVENTS))
         assert (page.gaps, page.is_cut_off) == (lost, False)
-        log.history.purge(Erasure(Pattern(Match.EXACT, "a/0"), None), quietly)
+        log.history.purge(Erasure(Pattern(Match.EXACT, "about/0"), None), quietly)
     (folder / "log.json").unlink()
     assert salvaged(folder)[2] == lost
 

@@ -133,11 +133,11 @@ class OpenLog:
         return event.publication
 
     def write_many(self, topics: int = 3, count: int = 600, first: int = 0) -> None:
-        """Write `count` events, in turn to a/0, a/1 ..., by user-0, user-1 ..., with secret-0, secret-1 ... in them."""
+        """Write `count` events, in turn to about/0, about/1 ..., by user-0, user-1 ..., with secret-0, secret-1 ... in them."""
         for number in range(first, first + count):
             which = number % topics
             payload = {"n": number, "secret": f"secret-{which}-{'x' * 400}"}
-            self.append_to(f"a/{which}", payload, authid=f"user-{which}", idempotency_key=f"key-{which}-{number}")
+            self.append_to(f"about/{which}", payload, authid=f"user-{which}", idempotency_key=f"key-{which}-{number}")
             if number % 50 == 49:
                 assert self.history.written(WRITTEN_S)
         assert self.history.written(WRITTEN_S)
