@@ -133,7 +133,7 @@ class OpenLog:
         return event.publication
 
     def write_many(self, topics: int = 3, count: int = 600, first: int = 0) -> None:
-        """Write `count` events, in turn to about/0, about/1 ..., by user-0, user-1 ..., with secret-0, secret-1 ... in them."""
+        """Write `count` events, in turn to about/0, about/1 ..., by user-0 and so on, with secret-0 and so on in them."""
         for number in range(first, first + count):
             which = number % topics
             payload = {"n": number, "secret": f"secret-{which}-{'x' * 400}"}
