@@ -133,7 +133,7 @@ class OpenLog:
         return event.publication
 
     def write_many(self, topics: int = 3, count: int = 600, first: int = 0) -> None:
-        """Write `count` events, in turn to about/0, about/1 ..., by user-0 and so on, with secret-0 and so on in them."""
+        """Write `count` events, in turn to about/0, about/1 ..., by user-0 ..., with secret-0 ... in them."""
         for number in range(first, first + count):
             which = number % topics
             payload = {"n": number, "secret": f"secret-{which}-{'x' * 400}"}
