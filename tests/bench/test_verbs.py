@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 
 import pytest
 from bench.faulty_server import faulty
@@ -203,6 +205,14 @@ async def test_a_bench_that_is_killed_leaves_no_load_behind(tmp_path):
         async with asyncio.timeout(DEADLINE_S):
             while any(map(is_alive, running)):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_worker_whose_bench_was_killed_before_it_began_ends_without_a_word(tmp_path):
+    """It has got no line, not even the one that it begins with."""
+    command = (sys.executable, "-m", "halley.bench.worker")
+    worker = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+    output, _ = await asyncio.wait_for(worker.communicate(b""), DEADLINE_S)
+    assert (output, worker.returncode) == (b"", DONE)
 
 
 async def test_progress_is_shown_at_a_terminal(tmp_path):

@@ -15,7 +15,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 from halley.bench.load import BenchFailed
@@ -128,16 +128,18 @@ async def _work(begin: Callable[..., Orders]) -> None:
     def report(**what: Any) -> None:
         _write(report=what)
 
-    orders = begin(report, **json.loads(await reader.readline()))
     task: asyncio.Task[None] | None = None
-    async for line in reader:
-        arguments = json.loads(line)
-        execute = orders[arguments.pop("do")]
-        if inspect.iscoroutinefunction(execute):
-            task = asyncio.create_task(_execute(execute(**arguments)))
-        else:
-            execute(**arguments)
-    stdin.close()
+    with closing(stdin):
+        if not (first := await reader.readline()):  # the process that started this one has ended already
+            return
+        orders = begin(report, **json.loads(first))
+        async for line in reader:
+            arguments = json.loads(line)
+            execute = orders[arguments.pop("do")]
+            if inspect.iscoroutinefunction(execute):
+                task = asyncio.create_task(_execute(execute(**arguments)))
+            else:
+                execute(**arguments)
     if task is not None:
         task.cancel()
 
