@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields, is_dataclass
 from itertools import combinations
 from pathlib import Path
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.readme import ROOT
 
 from halley import settings as declarations
 from halley.configuration import KNOBS, BadSettings, load, unnamed_roles
 from halley.configuration.sources import NOT_SETTINGS, key_lines
 from halley.settings import Settings
+
+VARIABLE = re.compile(r"\bHALLEY_[A-Z0-9_]+\b")
 
 
 @pytest.fixture
@@ -252,9 +256,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, make, proble
     assert problems(Path("halley.toml")) == [problem]
 
 
-def test_the_command_lines_own_variables_are_no_settings():
-    """The command line itself reads HALLEY_CONFIG, HALLEY_SERVER and HALLEY_TOKEN."""
+def test_variables_that_others_read_are_no_settings():
+    """The command line itself reads three, and the installation one, which is often still set when it is tried."""
     assert load(None, dict.fromkeys(NOT_SETTINGS, "anything"), {}).settings == Settings()
+    programs = [path for folder in ("app", "deploy") for path in (ROOT / folder).rglob("*.py")]
+    read = {name for path in programs for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
+    of_spark = {"HALLEY_SPARK_LOG", "HALLEY_SPARK_NICENESS"}  # only the process of Java has them
+    assert read - of_spark - {knob.variable for knob in KNOBS.values()} == NOT_SETTINGS
 
 
 PROXY_NEED = "expected addresses, or networks like 10.0.0.0/8"

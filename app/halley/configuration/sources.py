@@ -13,8 +13,8 @@ from typing import Any
 from halley.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, Knob
 from halley.configuration.values import Problem, conform, entry_key, parse, read_entries, toml_key, unknown
 
-NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN"})
-"""Variables that the command line reads itself."""
+NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN", "HALLEY_COMPILE"})
+"""Variables that others read: the command line itself, and the last one the installation."""
 
 _HEADERS = [f"[{table}]" for table in TABLES] + [f"[[{key}]]" for key in LISTS]
 _SYNTAX_ERROR = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
