@@ -51,13 +51,14 @@ class Expected:
 
 
 def frozen(folder):
-    """Return the bytes of every segment except the newest, each with its WAL."""
+    """Return the bytes of every segment except the newest, each with its WAL, which one loses that is being sealed."""
     newest = max((file.name for file in folder.glob("seg-*.db")), default="")
-    return {
-        file.name: file.read_bytes()
-        for file in folder.glob("seg-*.db*")
-        if not file.name.startswith(newest) and not file.name.endswith("-shm")
-    }
+    found = {}
+    for file in folder.glob("seg-*.db*"):
+        if not file.name.startswith(newest) and not file.name.endswith("-shm"):
+            with suppress(FileNotFoundError):
+                found[file.name] = file.read_bytes()
+    return found
 
 
 def append(log, *payloads):
