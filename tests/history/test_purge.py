@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.damage import flip, seal_again
-from support.log import SMALL, OpenLog
+from support.log import SMALL, OpenLog, contents
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
@@ -26,7 +26,7 @@ TRACES = (b"secret-1", b"key-1-", b"user-1", b"about/1")
 
 def folder_bytes(folder):
     """Return the contents of all files in the folder, joined."""
-    return b"".join(file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file())
+    return b"".join(contents(folder).values())
 
 
 @pytest.mark.parametrize("erasure", [ONE, Erasure(None, "user-1")], ids=["channel", "publisher"])

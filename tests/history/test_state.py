@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
-from support.log import SMALL, OpenLog, copy_of
+from support.log import SMALL, OpenLog, contents, copy_of
 
 from halley.broker.pending import Entry
 from halley.history import recovery
@@ -71,12 +71,8 @@ def saved(folder):
 
 
 def traces(folder):
-    """Return the names of the files that have the secret; a segment that is being sealed loses its companions."""
-    found = []
-    for file in folder.iterdir():
-        with suppress(FileNotFoundError):
-            found += [file.name] if SECRET.encode() in file.read_bytes() else []
-    return found
+    """Return the names of the files that have the secret."""
+    return [name for name, found in contents(folder).items() if SECRET.encode() in found]
 
 
 def offsets(folder):

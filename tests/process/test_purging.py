@@ -6,11 +6,12 @@ import asyncio
 import json
 import re
 import signal
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 from support import nt4, wamp
+from support.log import contents
 from support.messages import HANDSHAKE, subscribe
 from support.process import ended, launched
 from support.wire import DEADLINE_S
@@ -37,15 +38,6 @@ def url_of(server):
 
 def nt4_url_of(server):
     return next(f"http://127.0.0.1:{found[1]}" for found in map(ANNOUNCED.fullmatch, server.lines) if found)
-
-
-def contents(folder):
-    """Return the bytes of each file below a folder; a server may be replacing some."""
-    found = {}
-    for file in folder.rglob("*"):
-        with suppress(FileNotFoundError, IsADirectoryError):
-            found[file.name] = file.read_bytes()
-    return found
 
 
 def traces(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -229,6 +230,18 @@ class ClockedLog(OpenLog):
         """Return, and forget, what operators are to learn about consumers since the previous call."""
         news = self.history.consumers.news
         return [news.popleft() for _ in range(len(news))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of each file below a folder, by name; files that go meanwhile are left out.
+
+    A server replaces files, and a segment that is being sealed loses its companions.
+    """
+    found = {}
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            found[file.name] = file.read_bytes()
+    return found
 
 
 def copy_of(folder: Path, copy: Path) -> None:
