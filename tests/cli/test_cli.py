@@ -18,7 +18,7 @@ from support.process import ended, environment, launched, spawn, started
 from support.server import serving
 from support.tcp_proxy import relaying
 from support.terminal import CTRL_C, LOGIN, terminal
-from support.wire import DEADLINE_S
+from support.wire import DEADLINE_S, nobody_on
 
 from halley import __version__, is_compiled
 from halley.configuration import KNOBS
@@ -85,9 +85,9 @@ async def test_wrong_use_ends_with_2_and_says_what_is_wrong(arguments, error, tm
 @pytest.mark.parametrize("verb", [["publish", "/a", "1"], ["publish", "/a"], ["subscribe", "/a"]])
 async def test_a_server_that_is_not_there_fails_at_once(verb, tmp_path):
     """A mistyped address is reported after the first try."""
-    async with serving() as served:
-        url = served.url
-    code, output, lines = await ended(*verb, "--server", url, cwd=tmp_path)
+    with nobody_on() as port:
+        url = f"http://127.0.0.1:{port}"
+        code, output, lines = await ended(*verb, "--server", url, cwd=tmp_path)
     assert (code, output) == (FAILED, [])
     assert lines[0].startswith(f"halley: cannot connect to {url}/bayeux (")
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.server import brisk, serving
 from support.tcp_proxy import relaying
-from support.wire import DEADLINE_S
+from support.wire import DEADLINE_S, nobody_on
 
 from halley.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
 from halley.client.wire import Wire
@@ -242,11 +242,11 @@ async def test_a_reader_in_another_task_ends_with_the_client():
 
 async def test_a_server_that_is_not_there_is_unreachable():
     """Entering tries once, so that a mistyped address is reported immediately."""
-    async with serving() as served:
-        url = served.url
-    with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux "):
-        async with Client(url):
-            pass
+    with nobody_on() as port:
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux "):
+            async with Client(url):
+                pass
 
 
 async def test_a_full_server_is_unreachable_and_says_for_how_long():

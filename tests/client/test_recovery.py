@@ -12,7 +12,7 @@ import pytest
 from support.process import launched
 from support.server import brisk, serving
 from support.tcp_proxy import relaying
-from support.wire import DEADLINE_S
+from support.wire import DEADLINE_S, nobody_on
 
 from halley.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refused, Timeouts, Unreachable
 from halley.client.messages import Advice, Event, Incoming
@@ -325,10 +325,11 @@ async def test_a_server_that_stays_away_is_unreachable(tmp_path):
             client = await stack.enter_async_context(Client(url, timeouts=timeouts))
             server.send_signal(signal.SIGKILL)
             await server.exit_code()
-        with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux"):
-            await client.publish("/a", 1)
-        with pytest.raises(Unreachable):
-            await client.subscribe("/a")
+        with nobody_on(server.port):
+            with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux"):
+                await client.publish("/a", 1)
+            with pytest.raises(Unreachable):
+                await client.subscribe("/a")
 
 
 async def test_a_wait_that_ends_before_anything_is_sent_leaves_no_doubt():

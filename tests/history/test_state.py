@@ -31,6 +31,7 @@ class Applying:
         self.refused = []
         self.log.history.writer._report = self.reported
         self.log.history.writer._checked_at = math.inf  # what it does once a second is done when a test says so
+        self.log.history.writer.later = lambda hand_over: None  # a frame is handed over whole
 
     def reported(self, report):
         if hasattr(report, "refusal"):
@@ -48,6 +49,7 @@ class Applying:
         values[AT] = {"sequence": self.sequence, "offset": self.offset}
         change = Change(self.sequence - 1, self.sequence, self.offset, values)
         self.log.history.change(change)
+        self.log.history.writer.hand_over()
         return change
 
     def written(self):

@@ -168,16 +168,28 @@ async def test_it_can_be_stopped_anywhere_and_goes_on(tmp_path, monkeypatch, sto
     chance = random.Random(stops)
     monkeypatch.setattr(room, "_BATCH_EVENTS", 7)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        published = itertools.count(1)
+        reached = asyncio.Event()
+        stop_at = 0
+
+        def count(channel, data):
+            if next(published) >= stop_at:
+                reached.set()
+
+        served.halley.local_session("stopwatch").subscribe("/replay/**", count)
         for _ in range(stops):
+            stop_at += chance.randrange(5, 60)
             work = asyncio.create_task(replay(served, tmp_path / "lake", at_full_speed(served)))
-            wanted = len(await heard(served)) + chance.randrange(5, 60)
             async with asyncio.timeout(30):
-                while len(await heard(served)) < wanted:
-                    await asyncio.sleep(0)
+                await reached.wait()
+            for _ in range(chance.randrange(20)):  # turns of the loop, of which one batch takes a few
+                await asyncio.sleep(0)
             work.cancel()
             await asyncio.wait([work])
             assert work.cancelled()
             assert has_position(tmp_path / "lake")
+            stop_at = len(await heard(served))
+            reached.clear()
         assert len(await heard(served)) < 300
         await replay(served, tmp_path / "lake", at_full_speed(served))
         assert await heard(served) == expected(rows)
@@ -197,7 +209,7 @@ async def test_a_killed_replay_goes_on_without_a_gap_or_a_double(tmp_path):
         command = ["lake", "replay", "--channel", "/**", "--lake", "lake", "--server", url, "--speed"]
         killed = 0
         for _ in range(4):
-            async with started(*command, "500x", cwd=tmp_path) as process:  # three seconds in all
+            async with started(*command, "200x", cwd=tmp_path) as process:  # at least a second before each kill
                 before = len(await heard(server))
                 async with asyncio.timeout(60):
                     while process.process.returncode is None and len(await heard(server)) < before + 200:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DEADLINE_S = 30.0
 """The time in seconds within which anything that a test waits for must happen; else the test fails."""
@@ -24,6 +24,15 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+@contextlib.contextmanager
+def nobody_on(port: int = 0) -> Iterator[int]:
+    """Within the block nothing listens on a port, a free one by default, and the system gives it to nobody else."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", port))
+        yield kept.getsockname()[1]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 from msgpack import OutOfData, Packer, Unpacker
-from msgspec import Meta, ValidationError
+from msgspec import DecodeError, Meta, ValidationError
 from msgspec.msgpack import Decoder
 
 from halley.protocols.nt4.errors import BadValue, Undecodable
@@ -137,10 +137,11 @@ def _why(error: Exception, part: str) -> str:
     """Return what is wrong with a part of a message."""
     if isinstance(error, OutOfData):
         return f"the message ends within the {part}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"the {part} is not UTF-8"
     if isinstance(error, BadValue | ValidationError):
         return str(error)
+    # Until 0.22 msgspec raised a `UnicodeDecodeError` too; other texts than strings were found when they were skipped.
+    if isinstance(error, UnicodeDecodeError | DecodeError):
+        return f"the {part} is not UTF-8"
     return f"the {part} is of the wrong type"  # msgpack's error for arrays and maps where none may be, invalid bytes
 
 
