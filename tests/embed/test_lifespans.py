@@ -6,6 +6,7 @@ Each lifespan has an event loop of its own here, which ends with it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from contextlib import asynccontextmanager
 
@@ -149,3 +150,22 @@ def test_clients_of_an_earlier_lifespan_have_no_session_in_the_next(tmp_path):
     assert not ended
     asyncio.run(come_back(client_id))
     assert ended == [(client_id, "drained")]
+
+
+def test_a_loop_that_ends_before_a_service_has_begun_leaves_no_coroutine_behind(tmp_path):
+    """Python would warn of a coroutine that nothing has awaited."""
+    halley = Halley(settings(tmp_path))
+    asked = []
+
+    @halley.service("/service/a")
+    async def answer(session, message):
+        asked.append(message.data)
+
+    async def use():
+        halley.publish("/service/a", 1)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # as the loop does at its end
+
+    asyncio.run(use())
+    gc.collect()
+    assert asked == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -71,3 +72,17 @@ async def test_stopping() -> None:
     await asyncio.wait_for(waiting.stop(), DEADLINE_S)
     assert not told
     assert not waiting._tasks
+
+
+async def test_what_nothing_has_awaited_is_closed() -> None:
+    """A task that is cancelled before its first step leaves no coroutine of which Python would warn."""
+    waiting, told = Waits(), []
+
+    async def value() -> int:
+        return 7
+
+    coroutine = value()
+    waiting.wait(coroutine, 1, lambda *outcome: told.append(outcome))
+    await waiting.stop()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    assert told == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
@@ -19,7 +19,7 @@ from halley.protocols.bayeux.messages import decode_data
 from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
-from halley.transports.waits import verdict_on
+from halley.transports.waits import close_unawaited, verdict_on
 
 Callback = Callable[[str, Any], None]
 
@@ -167,6 +167,7 @@ class _Publish:
             task = asyncio.get_running_loop().create_task(self._wait(outcome))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(close_unawaited, outcome.awaitable))
         elif isinstance(outcome, Reply) and outcome.parts and not self._answer.done():
             self._answer.set_result(decode_data(outcome.parts[0]))
 

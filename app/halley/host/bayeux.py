@@ -42,7 +42,7 @@ from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import CLOSE, Head, Header, fields_of
 from halley.transports.relay import Answer, Failure, RelayedRequest, Relaying
 from halley.transports.relay import Outcome as Relayed
-from halley.transports.waits import verdict_on
+from halley.transports.waits import close_unawaited, verdict_on
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _HOPS: Final = frozenset((b"x-forwarded-for", b"via"))
@@ -281,7 +281,7 @@ class BayeuxConnection(Connection):
             self._hold = outcome
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
-            self._run(self._wait(outcome))
+            self._run(self._wait(outcome)).add_done_callback(partial(close_unawaited, outcome.awaitable))
 
     def write(self, outcome: Outcome | Cut) -> None:
         """Send the response of a held connect, or close the connection because a newer connect has replaced it."""

@@ -260,12 +260,13 @@ class Connection(Peer):
         self._running = cycle
         self._run(cycle.run(self._config.loaded_app))
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that the server waits for when it shuts down."""
         tasks = self._state.tasks
         task = asyncio.get_running_loop().create_task(coroutine)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
     # Parsing
 

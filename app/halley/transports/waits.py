@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -32,6 +34,15 @@ async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:
     return Verdict(*await outcome_of(wait.awaitable, limit_s if wait.limit_s is None else wait.limit_s))
 
 
+def close_unawaited(awaitable: Awaitable[Any], _task: object = None) -> None:
+    """Close a coroutine that nothing has awaited, of which Python would warn; another awaitable stays as it is.
+
+    It is the callback of a task that was to await it: one that is cancelled before its first step never does.
+    """
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+
+
 class Waits:
     """The awaitables that engines wait for, each awaited by a task with a deadline; `stop` cancels them all."""
 
@@ -43,6 +54,7 @@ class Waits:
         task = asyncio.get_running_loop().create_task(self._wait(awaitable, limit_s, resume))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(close_unawaited, awaitable))
 
     async def _wait(self, awaitable: Awaitable[Any], limit_s: float, resume: Resume) -> None:
         value, error = await outcome_of(awaitable, limit_s)
