@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 
 import pytest
 from support import nt4, wamp
@@ -194,6 +195,20 @@ async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():
         assert (by_channel["/chat/b"]["published"], by_channel["/chat/b"]["subscribers"]) == (2, 1)
         assert (by_channel["/other"]["published"], by_channel["/other"]["subscribers"]) == (1, 0)
         assert by_channel["/other"]["last"] <= told["time"]
+
+
+async def test_a_tick_is_not_older_than_its_figures():
+    """It takes several turns of the event loop, in which events are published."""
+    async with serving(brisk(ticks={"every_s": 0.001}, sweep_s=600)) as served:
+        heard = await listen(served, "/halley/rates", "/halley/topics")
+        ticker, now = served.house.ticker, monotonic()
+        assert ticker.sweep(now)
+        await say(served, publish("/a", 1))
+        while ticker.sweep(now):
+            pass
+        told = await heard("/halley/topics")
+        assert [each["channel"] for each in told["topics"]] == ["/a"]
+        assert told["topics"][0]["last"] <= told["time"]
 
 
 async def test_topics_are_bounded():

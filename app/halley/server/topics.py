@@ -226,13 +226,14 @@ class Ticker:
         new = self._past.new_subscribers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
         for topic, figures in ticks:  # after all are made, so that none counts another one as waiting
             if topic == RATES and new:
-                self._publish(topic, {**figures, "past": self._past.ticks}, SessionFilter(eligible=new), now)
-                self._publish(topic, figures, SessionFilter(excluded=new), now)
+                self._publish(topic, {**figures, "past": self._past.ticks}, SessionFilter(eligible=new))
+                self._publish(topic, figures, SessionFilter(excluded=new))
             else:
-                self._publish(topic, figures, None, now)
+                self._publish(topic, figures, None)
         self._past.add(self._time(now), self._whole_flow(flow, now)["protocols"])
 
-    def _publish(self, topic: str, figures: dict[str, Any], chosen: SessionFilter | None, now: float) -> None:
+    def _publish(self, topic: str, figures: dict[str, Any], chosen: SessionFilter | None) -> None:
+        now = monotonic()  # not when the tick began, some turns of the loop ago: figures may be of events since then
         payload = orjson.dumps({"time": self._time(now), **figures})
         event = Event(topic, payload, protocol="halley", role=SERVER)
         event.chosen = chosen
