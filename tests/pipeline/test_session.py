@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pipeline.conftest import NICENESS
+from support.wire import nobody_on
 
 import halley
 from halley.pipeline import session
@@ -18,9 +19,8 @@ from halley.settings import Pipeline
 @pytest.fixture
 def closed_port():
     """Yield a port that this test holds, and at which nothing listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    with nobody_on() as port:
+        yield port
 
 
 def test_a_master_that_does_not_answer(closed_port):

@@ -139,7 +139,7 @@ def _why(error: Exception, part: str) -> str:
         return f"the message ends within the {part}"
     if isinstance(error, BadValue | ValidationError):
         return str(error)
-    # Until 0.22 msgspec raised a `UnicodeDecodeError` too; other texts than strings were found when they were skipped.
+    # msgspec raises a `DecodeError` for it since 0.23, and here for nothing else: other invalid bytes fail in `_skip`.
     if isinstance(error, UnicodeDecodeError | DecodeError):
         return f"the {part} is not UTF-8"
     return f"the {part} is of the wrong type"  # msgpack's error for arrays and maps where none may be, invalid bytes
