@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halley.broker.limits import Meter, Meters
+from halley.broker.limits import Meter, Meters, sharer_of
 
 
 def test_s24_a_burst_and_then_the_rate():
@@ -62,3 +62,12 @@ def test_0_is_no_limit():
     meters = Meters(0, 1)
     assert all(meters.admits("a", 0.0) for _ in range(1_000))
     assert (meters.new(), len(meters)) == (None, 0)
+
+
+def test_whose_share_it_is():
+    """A user has one share at all addresses; without a token an address has one, and where it is exempt a connection."""
+    assert sharer_of("ada", "203.0.113.5", "7") == sharer_of("ada", None, object())
+    assert sharer_of(None, "203.0.113.5", "7") == sharer_of(None, "203.0.113.5", "8")
+    one, other = object(), object()
+    assert len({sharer_of(None, None, each) for each in (one, other, "7", "8", one)}) == 4
+    assert len({sharer_of("x", None, "x"), sharer_of(None, "x", "x"), sharer_of(None, None, "x")}) == 3

@@ -1,4 +1,4 @@
-"""What limits measure: rates of publishing, loads with two marks, and the memory of subscriptions.
+"""What limits measure: rates of publishing, loads with two marks, the memory of subscriptions, and whose a share is.
 
 A rate limit is a token bucket for each session, or for each address where there is no session. A bucket is one number,
 the time at which it will be full again; taking a token adds the time in which one is refilled (the generic cell rate
@@ -103,6 +103,20 @@ class Watermark:
         if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
             self.peak = value
         self.is_over = value > (self.low if self.is_over else self.high)
+
+
+def sharer_of(authid: str | None, account: str | None, connection: object) -> str:
+    """Whose part of a bound that all share is used: that of a user, of an address, or of one connection.
+
+    `authid` is proved, or None. `account` is what `Broker.account_of` returns for the address: None where it is exempt
+    or a proxy's, behind which there may be many clients, so that each `connection` counts for itself. Any object that
+    lasts as long as the connection does, or the text that names it, will do.
+    """
+    if authid is not None:
+        return f"user {authid}"
+    if account is not None:
+        return f"address {account}"
+    return f"connection {connection if isinstance(connection, str) else id(connection)}"
 
 
 _WIDEST_CHAR_BYTES = 4
