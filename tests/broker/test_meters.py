@@ -65,7 +65,7 @@ def test_0_is_no_limit():
 
 
 def test_whose_share_it_is():
-    """A user has one share at all addresses; without a token an address has one, and where it is exempt a connection."""
+    """A user has one share at all addresses; without a token an address has one, or a connection if it is exempt."""
     assert sharer_of("ada", "203.0.113.5", "7") == sharer_of("ada", None, object())
     assert sharer_of(None, "203.0.113.5", "7") == sharer_of(None, "203.0.113.5", "8")
     one, other = object(), object()

@@ -123,7 +123,7 @@ def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(brok
     broker.subscribe(live, _A)
     replaying = _replaying(broker, "replaying")
     shown = values.put_and_keep_later("a", b"1", _NOW)
-    broker.deliver_value(value("a", b"2"), _NOW)  # this one is not recorded
+    broker.values.deliver(value("a", b"2"), _NOW)  # this one is not recorded
     assert payloads(live.outbox.take()) == [b"1", b"2"]
     assert not list(replaying)
     assert [(each.is_durable, each.is_delivered) for each in broker.commits.pending] == [(False, True)]
@@ -170,10 +170,10 @@ def test_publications_of_the_log_ascend(broker: Broker) -> None:
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     log.keepings["a"] = Durability.ASYNC
     shown = value("a", b"1")
-    broker.deliver_value(shown, _NOW)
+    broker.values.deliver(shown, _NOW)
     broker.publish(event("x", "other"), _NOW)
     assert shown.publication
-    broker.record_value(value("a", b"1"), _NOW)
+    broker.values.record(value("a", b"1"), _NOW)
     values.put_and_keep_later("a", b"2", _NOW)
     log.commit()
     numbers = [broker.publications.number_of(stored.publication) for stored in log.events]
@@ -186,12 +186,12 @@ def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
     log = MemoryLog(broker)
     replaying = _replaying(broker, "replaying")
     log.is_full = True
-    assert not broker.record_value(value("a", b"1"), _NOW)
+    assert not broker.values.record(value("a", b"1"), _NOW)
     log.is_full = False
-    assert broker.record_value(value("a", b"2"), _NOW)
+    assert broker.values.record(value("a", b"2"), _NOW)
     log.refuse()
     log.keepings["a"] = Durability.NONE
-    assert not broker.record_value(value("a", b"3"), _NOW)
+    assert not broker.values.record(value("a", b"3"), _NOW)
     assert payloads(list(replaying)) == [b"1", b"2", b"3"]
     assert all(not kept.position for kept in replaying)
     recording = broker.commits
@@ -202,7 +202,7 @@ def test_without_a_history_nothing_is_kept(broker: Broker) -> None:
     """Without a history, values are delivered all the same."""
     hearer = join(broker, "h")
     broker.subscribe(hearer, _A)
-    assert not broker.record_value(value("a", b"1"), _NOW)
-    broker.deliver_value(value("a", b"1"), _NOW)
+    assert not broker.values.record(value("a", b"1"), _NOW)
+    broker.values.deliver(value("a", b"1"), _NOW)
     assert payloads(hearer.outbox.take()) == [b"1"]
     assert broker.commits.lost_values == 0

@@ -87,7 +87,7 @@ async def test_a_line_is_that_of_the_server(tmp_path):
             )
         wamp_client = await wamp.join(served.url)
         await wamp_client.publish("café.~a", [7], _traceparent=TRACE, disclose_me=True)
-        served.house.broker.record_value(
+        served.house.broker.values.record(
             value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic()
         )
         answer = await wire.request(request("GET", "/history/caf!c3!a9/~a", accept="application/x-ndjson"))

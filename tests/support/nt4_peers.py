@@ -115,7 +115,7 @@ class World:
             self.waiting,
             10.0,
         )
-        self.broker.set_values(self.server.bridge)
+        self.broker.values.keep_in(self.server.bridge)
         self.tables = self.server.tables
         self.broker.account_of = lambda address: None if address.startswith("127.") else address
 

@@ -38,7 +38,7 @@ class FakeValues:
         self.last: dict[str, Event] = {}
         self.sources: list[object] = []
         self.ended: list[Session] = []
-        broker.set_values(self)
+        broker.values.keep_in(self)
 
     # broker.ports.Values
 
@@ -56,7 +56,7 @@ class FakeValues:
         self.sources.append(source)
         event.nt4_type, event.nt4_time_us = type_name, event.time_us
         self.last[event.topic] = event
-        self.broker.deliver_value(event, now, without=without)
+        self.broker.values.deliver(event, now, without=without)
 
     def subscribers_changed(self) -> None:
         """See `Values`."""
@@ -75,15 +75,15 @@ class FakeValues:
     def put(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
         """Publish a value as a client of NetworkTables does: it is recorded, shown, and kept as the last."""
         event = self.last[topic] = value(topic, payload, self.types[topic], time_us)
-        self.broker.record_value(event, now)
-        self.broker.deliver_value(event, now)
+        self.broker.values.record(event, now)
+        self.broker.values.deliver(event, now)
         return event
 
     def put_and_keep_later(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
         """Publish a value that is shown first, and recorded as a separate event."""
         shown = self.last[topic] = value(topic, payload, self.types[topic], time_us)
-        self.broker.deliver_value(shown, now)
-        self.broker.record_value(value(topic, payload, self.types[topic], time_us), now)
+        self.broker.values.deliver(shown, now)
+        self.broker.values.record(value(topic, payload, self.types[topic], time_us), now)
         return shown
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from halley.broker.commits import Commits
 from halley.broker.errors import (
@@ -18,7 +18,6 @@ from halley.broker.errors import (
     HistoryUnavailable,
     KeyTooLong,
     MemoryShort,
-    NotForAll,
     RateLimited,
     Refusal,
     SubscriptionsTooLarge,
@@ -35,9 +34,10 @@ from halley.broker.limits import Meters, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
-from halley.broker.ports import Erasure, Holder, Values, Work
+from halley.broker.ports import Erasure, Holder, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
+from halley.broker.values import LastValues
 from halley.broker.waiting import Waiting
 from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
@@ -90,7 +90,7 @@ class Broker:
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
         self.observers: list[SessionObserver] = []
-        self.values: Values | None = None  # where NetworkTables is served
+        self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted)
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
@@ -112,11 +112,6 @@ class Broker:
     def remove_holder(self, holder: Holder) -> None:
         """Have `holder` take part in no erasure from now on, since it has nothing any more."""
         self.holders.remove(holder)
-
-    def set_values(self, values: Values, arrived: Callable[[Event], None] | None = None) -> None:
-        """Have `values` keep the last values; in a cluster `arrived` is called with each value of another node."""
-        self.values = values
-        self.commits.value_arrived = arrived
 
     def limit_memory(self, nbytes: float) -> None:
         """Refuse what makes the process grow while it uses more than this, by what is set in `memory`."""
@@ -194,8 +189,8 @@ class Broker:
                 del self._sessions_of[session.account]
         self.deadlines.remove(session)
         self.closed[reason] += 1
-        if self.values is not None:
-            self.values.closed(session)
+        if self.values.keeper is not None:
+            self.values.keeper.closed(session)
         for observer in self.observers:
             observer.closed(session, reason)
         session.former_subscriptions = ()  # a connection may still refer to the session, and must not keep its names
@@ -280,8 +275,8 @@ class Broker:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
         session.subscription_bytes += subscription_bytes(pattern)
-        if self.values is not None:
-            self.values.subscribers_changed()
+        if self.values.keeper is not None:
+            self.values.keeper.subscribers_changed()
         self.note_subscribed(session, [pattern])
         return True
 
@@ -291,8 +286,8 @@ class Broker:
             return False
         session.subscription_bytes -= subscription_bytes(pattern)
         self.index.remove(pattern, session)
-        if self.values is not None:
-            self.values.subscribers_changed()
+        if self.values.keeper is not None:
+            self.values.keeper.subscribers_changed()
         self.note_unsubscribed(session, [pattern])
         return True
 
@@ -344,8 +339,9 @@ class Broker:
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
         cluster a value that is set at another node is pending too.
         """
-        if self.values is not None and self.values.accepts(event.topic):
-            pending = self._publish_value(self.values, event, now, without, source)
+        keeper = self.values.keeper
+        if keeper is not None and keeper.accepts(event.topic):
+            pending = self.values.publish(keeper, event, now, without, source)
         else:
             pending = self._issue(event, now, without, source)
         self.published += 1
@@ -372,63 +368,9 @@ class Broker:
         """Publish an event of the server itself; it is not counted as a client's publish."""
         self._issue(event, now, without)
 
-    def deliver_value(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Deliver a value immediately to its subscribers, except the session `without` and sessions that replay.
-
-        The value gets a time and a publication if it has none yet. It is not written to the log.
-        """
-        if not event.publication:
-            self._stamp(event, now)
-        self._fan_out(event, now, LIVE, without)
-
-    def record_value(self, event: Event, now: float) -> bool:
-        """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
-
-        Only sessions that replay receive it: when it is on disk, or immediately if the log does not take it.
-        """
-        self._stamp(event, now)
-        if self.commits.record_value(event, now):
-            return True
-        self._fan_out(event, now, COMMITTED, None)
-        return False
-
-    def last_values(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
-        """The last values of topics that match any of `patterns`: the newest `most` of them, oldest first.
-
-        Each has a publication.
-        """
-        events = [] if self.values is None else self.values.latest(patterns, most)
-        for event in events:
-            if not event.publication:  # it was not published since the server was started
-                self._stamp(event, now)
-        return events
-
-    def deliver_last_values(self, session: Session, patterns: Collection[Pattern], now: float) -> None:
-        """Deliver to one session the last values of topics that match any of `patterns`, as if published now.
-
-        At most the newest `limits.queue_events` are delivered, so that a client that asks repeatedly does not occupy
-        the loop for long.
-        """
-        for event in self.last_values(patterns, self.limits.queue_events, now):
-            self.deliver(session, event, now)
-
     def erase(self, erasure: Erasure) -> list[Work]:
         """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread."""
         return [work for holder in self.holders if (work := holder.erase(erasure)) is not None]
-
-    def _publish_value(
-        self, values: Values, event: Event, now: float, without: Session | None, source: object
-    ) -> Pending | None:
-        if event.audience is not None or event.chosen is not None:
-            raise NotForAll
-        self._stamp(event, now)
-        try:
-            pending = values.publish(event, now, without, source)
-        except Refusal as refusal:
-            raise self.counted(refusal) from None
-        if event.idempotency_key is not None:
-            self.commits.remember(event, now, pending)
-        return pending
 
     def _stamp(self, event: Event, now: float) -> None:
         """Give an event its publication and its time; a small step of the clock backwards repeats the latest time."""

@@ -161,7 +161,7 @@ class Values(Protocol):
         """Whether events that are published on a canonical topic become its value."""
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
-        """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.deliver_value`).
+        """Make an event of another protocol a value, and have it delivered to all protocols (`LastValues.deliver`).
 
         The event has a time and a publication, and is not restricted to an audience. `source` is the publishing
         session, which may have ended (WAMP's testaments), or a request without one. Where another server takes it, what

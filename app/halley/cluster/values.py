@@ -104,7 +104,7 @@ class ClusterValues:
         self._ends: list[Callable[[], None]] = []
         exchange.answer(NEWS, self._changed)
         members.report(NEWS, lambda: [self._term, self._changes, monotonic()] if self._is_home else None)
-        broker.set_values(self, self.arrived)
+        broker.values.keep_in(self, self.arrived)
         broker.add_holder(self)
 
     def begin(self) -> None:

@@ -136,7 +136,7 @@ def nt4(parts: Parts) -> Mount | None:
         parts.others.serve_nt4(protocol, file)
         return _by_websockets(parts, nt4_route(protocol, settings, settings.host, protocol.serves))
     saver = TopicSaver(protocol, file, settings.nt4.save_every_s)
-    parts.broker.set_values(protocol.bridge)
+    parts.broker.values.keep_in(protocol.bridge)
     parts.broker.add_holder(saver)
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
 

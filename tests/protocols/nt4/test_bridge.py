@@ -108,7 +108,7 @@ def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why
     assert len(bridged.dashboard.values()) == 1
     assert bridged.world.server.bridge.unshared == {why: 1}
     assert bridged.broker.commits.log.inbox == []
-    assert bridged.broker.last_values([ALL], 10, 0.0) == []
+    assert bridged.broker.values.latest([ALL], 10, 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_g3_names_that_no_other_protocol_has_never_cross(name):
     log = MemoryLog(bridged.broker)
     bridged.robot.put((1, 1, 1, 1.0))
     assert bridged.heard() == []
-    assert (log.inbox, bridged.broker.last_values([ALL], 10, 0.0)) == ([], [])
+    assert (log.inbox, bridged.broker.values.latest([ALL], 10, 0.0)) == ([], [])
 
 
 def test_g10_only_what_is_to_be_shared_is():
@@ -492,7 +492,7 @@ def test_g7_a_value_of_a_clock_ahead_stays_the_last_one(bridged, log):
     bridged.robot.put((1, ahead_us - 1, 1, 1.0), (1, ahead_us, 1, 2.0))
     bridged.publish(3)
     assert bridged.dashboard.plain() == [1.0, 2.0, 3.0]
-    [last] = bridged.broker.last_values([Pattern(Match.EXACT, "x")], 1, 0.0)
+    [last] = bridged.broker.values.latest([Pattern(Match.EXACT, "x")], 1, 0.0)
     assert last.payload == b"2.0"
     bridged.world.after(1)
     assert recorded(log) == [("x", 1.0), ("x", 2.0)]
@@ -520,13 +520,13 @@ def test_latest_has_the_youngest_values_of_what_matches_oldest_first(bridged):
         bridged.robot.publish(name, number)
         bridged.robot.put((number, 100 - number, 1, float(number)))
     bridged.robot.publish("/a/none", 9)
-    found = bridged.broker.last_values([Pattern(Match.PREFIX, "a/")], 2, bridged.world.now)
+    found = bridged.broker.values.latest([Pattern(Match.PREFIX, "a/")], 2, bridged.world.now)
     assert [(event.topic, event.payload, event.nt4_time_us) for event in found] == [
         ("a/2", b"3.0", 97),
         ("a/1", b"2.0", 98),
     ]
     assert all(event.publication and event.authid == "robot" for event in found)
-    assert bridged.broker.last_values([Pattern(Match.PREFIX, "a/")], 0, bridged.world.now) == []
+    assert bridged.broker.values.latest([Pattern(Match.PREFIX, "a/")], 0, bridged.world.now) == []
 
 
 def test_limits_of_names_are_those_of_the_others():
@@ -540,5 +540,5 @@ def test_who_published_a_last_value(role, authid, bridged):
     """A last value has the authid of its publisher, but none that ends with an anonymous session."""
     bridged.web.role = role
     bridged.publish(1.5)
-    [event] = bridged.broker.last_values([Pattern(Match.EXACT, "x")], 1, bridged.world.now)
+    [event] = bridged.broker.values.latest([Pattern(Match.EXACT, "x")], 1, bridged.world.now)
     assert (event.authid, event.role, event.publisher) == (authid, role, bridged.web.id)

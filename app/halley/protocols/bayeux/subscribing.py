@@ -107,11 +107,15 @@ class SubscribeHandler:
                 self._hooks.notify(self._hooks.unsubscribed, session, name)
 
     def deliver_last_values(self, handler: RequestHandler) -> None:
-        """Deliver the last values once for the whole request: very many values may match."""
-        session = handler.session
+        """Deliver the last values once for the whole request: very many values may match.
+
+        At most the newest `limits.queue_events` are, so that who asks repeatedly does not occupy the loop for long.
+        """
+        session, broker, now = handler.session, self._broker, handler.now
         if session is not None:
             wanted = [pattern for pattern in handler.latest if pattern in session.subscriptions]
-            self._broker.deliver_last_values(session, wanted, handler.now)
+            for event in broker.values.latest(wanted, broker.limits.queue_events, now):
+                broker.deliver(session, event, now)
 
     def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
         is_meta = pattern.topic.partition("/")[0] == "meta"

@@ -86,7 +86,7 @@ class Bridge(Observer):
         if self._broker.commits.log is not None:
             self._record(topic, event or _Value(time_us, value, origin), now, is_newest=is_newest)
         if event is not None:
-            self._broker.deliver_value(event, now)
+            self._broker.values.deliver(event, now)
 
     def _record(self, topic: Topic, what: Event | _Value, now: float, *, is_newest: bool) -> None:
         if topic.recorded_at + self._every_s <= now:
@@ -110,11 +110,11 @@ class Bridge(Observer):
         self._recent.move_to_end(topic)
         broker = self._broker
         if isinstance(what, Event) or not self._has_listeners(topic):
-            broker.record_value(event, now)
+            broker.values.record(event, now)
         elif self._passes(topic, event, what.origin):
             if broker.commits.log is not None:
-                broker.record_value(event, now)
-            broker.deliver_value(event, now)
+                broker.values.record(event, now)
+            broker.values.deliver(event, now)
 
     # Listeners of the program
 
@@ -236,7 +236,7 @@ class Bridge(Observer):
             self._passed[topic] = event  # listeners of publishes have let it pass
         if self._broker.commits.log is not None:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
-        self._broker.deliver_value(event, now, without=without)
+        self._broker.values.deliver(event, now, without=without)
 
     def _add_publisher(self, topic: Topic, session: Session | None, now: float) -> None:
         published = {} if session is None else self._external.setdefault(session, {})

@@ -134,7 +134,7 @@ class Subscribing:
         """Return the realm's retained events and the last NetworkTables values; of the same topic, the younger one."""
         limit = self._state.options.retained_events
         retained = session.realm.retained.of(pattern, session, limit)
-        values = self._broker.last_values([pattern], limit, now) if session.realm.is_shared else []
+        values = self._broker.values.latest([pattern], limit, now) if session.realm.is_shared else []
         if not values:
             return retained
         youngest: dict[str, Event] = {}
