@@ -380,7 +380,8 @@ def test_a_flush_ends_when_its_time_is_over():
 def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
     """P5, S42: the sessions behind the one that failed are flushed in the same turn."""
     woken = []
-    broker = Broker(Limits(), wake=lambda: woken.append(True))
+    reported = []
+    broker = Broker(Limits(), wake=lambda: woken.append(True), report=lambda *fault: reported.append(fault))
 
     class Failing(Owner):
         def flush_session(self, session, now):
@@ -390,9 +391,10 @@ def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
     for joined in (join(broker, "1", Failing()), join(broker, "2", owner), join(broker, "3", Failing())):
         broker.subscribe(joined, A)
     broker.publish(event(), NOW)
-    with pytest.RaisesGroup(ZeroDivisionError, KeyError):
-        broker.flush(NOW)
+    broker.flush(NOW)
+    assert [(what, type(fault)) for what, fault in reported] == [("flush", ZeroDivisionError), ("flush", KeyError)]
     assert owner.heard == [("flush", "2", NOW)]
+    assert [*broker.sessions] == ["2"]  # the others may have lost an event
 
 
 def test_events_that_come_during_a_flush_have_a_flush_of_their_own():
@@ -477,11 +479,12 @@ def test_f5_a_fault_at_one_deadline_ends_that_session_and_no_other():
         def due(self, session, now):
             raise RuntimeError("injected")
 
-    broker, owner = Broker(Limits()), Owner()
+    reported = []
+    broker, owner = Broker(Limits(), report=lambda *fault: reported.append(fault)), Owner()
     join(broker, "faulty", Faulty(), deadline=1.0)
     join(broker, "sound", owner, deadline=2.0)
-    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="injected")):
-        broker.due(3.0)
+    broker.due(3.0)
+    assert [what for what, _ in reported] == ["deadline"]
     assert owner.heard == [("due", "sound", 3.0)]
     assert broker.closed == {"fault": 1}
     broker.due(3.0)

@@ -207,18 +207,20 @@ def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
 
 
 def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker, log):
-    """An exception from a waiter is raised after all others have been notified."""
+    """An exception from a waiter is reported, and all others are notified."""
 
     class Broken:
         def settled(self, event, refusal, now):
             raise RuntimeError("boom")
 
-    told = Told()
-    pend(broker, 1).waiters.append(Broken())
+    told, reported = Told(), []
+    broker.commits.report = lambda *fault: reported.append(fault)
+    pending = pend(broker, 1)
+    pending.waiters += [Broken(), told]
     pend(broker, 2).waiters.append(told)
-    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="boom")):
-        log.commit(now=NOW)
-    assert told.news == [(b"2", type(None))]
+    log.commit(now=NOW)
+    assert [(what, str(fault)) for what, fault in reported] == [("waiter", "boom")]
+    assert told.news == [(b"1", type(None)), (b"2", type(None))]
     assert not broker.commits.pending
 
 
@@ -414,3 +416,55 @@ def test_time_does_not_run_backwards_by_a_little(broker):
         broker.clock_offset_s = offset_s
         times.append(publish(broker, 0).time_us)
     assert times == [150_000_000, 150_000_000, 150_000_000, 140_000_000, 140_100_000]
+
+
+# The server's own events
+
+
+def test_the_servers_own_event_on_a_durable_topic_waits_for_no_commit(broker, log):
+    """It is delivered at once, and recorded behind that."""
+    me = hearer(broker)
+    broker.announce(made(1), NOW)
+    assert (waiting(me), len(log.inbox)) == ([b"1"], 1)
+    log.commit(now=NOW)
+    assert (waiting(me), broker.commits.recorded, broker.commits.lost) == ([], 1, 0)
+
+
+def test_the_servers_own_event_is_never_refused(broker, log):
+    """What cannot be recorded is delivered and counted as lost, whether the log says so at once or later."""
+    me = hearer(broker)
+    log.is_full = True
+    broker.announce(made(1), NOW)
+    log.is_full = False
+    broker.announce(made(2), NOW)
+    log.refuse(now=NOW)
+    assert waiting(me) == [b"1", b"2"]
+    assert (broker.commits.lost, broker.commits.refusals, broker.hits) == (2, 0, {})
+
+
+def test_where_other_servers_have_the_log_the_servers_own_event_is_not_refused_either(broker, log):
+    """It is delivered in its place among theirs, or as soon as it is known that it has none."""
+    me, shared = hearer(broker), []
+    broker.commits.begin(log, 0, share=shared.append)
+    log.is_full = True
+    broker.announce(made(1), NOW)
+    log.is_full = False
+    broker.announce(made(2), NOW)
+    assert ([each.payload for each in shared], waiting(me)) == ([b"1"], [b"1"])
+    log.refuse(now=NOW)
+    assert (waiting(me), broker.commits.lost) == ([b"2"], 2)
+
+
+def test_a_log_that_raises_takes_nothing(broker, log):
+    """A durable event is refused, and nobody gets it; the fault is reported."""
+    me, reported = hearer(broker), []
+    broker.commits.report = lambda *fault: reported.append(fault)
+
+    def fail(pending):
+        raise KeyError
+
+    log.append = fail
+    with pytest.raises(HistoryUnavailable):
+        publish(broker, 1)
+    publish(broker, 2, "loose/a")
+    assert (waiting(me), [what for what, _ in reported], broker.commits.lost) == ([b"2"], ["log", "log"], 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import fields, replace
+from math import inf
 from time import monotonic
 from types import SimpleNamespace
 
 import pytest
 from cluster.golden import sealed
 from structlog.testing import capture_logs
-from support.broker import event, join, payloads
+from support.broker import Owner, event, join, payloads, session
 from support.nats import nats_servers
 from support.wire import until
 
@@ -18,6 +19,7 @@ from halley.broker.broker import Broker
 from halley.broker.errors import DiskFull, InboxFull, OutcomeUnknown, Unstorable
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern, escaped
+from halley.broker.outbox import Outbox
 from halley.broker.ports import Durability
 from halley.cluster import availability, bounds, broker_log, store
 from halley.cluster.applied import Applied, First
@@ -309,8 +311,10 @@ async def test_an_event_that_can_never_be_written_stops_the_node(broker, log, di
 
 
 async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, disk):
-    """An error of one subscriber does not."""
+    """An error of one subscriber does not, nor of the keeper of values."""
     row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
+    reported = []
+    broker.report = broker.commits.report = lambda what, _: reported.append(what)
 
     def fail(*_):
         raise KeyError
@@ -318,14 +322,20 @@ async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broke
     def arrive(number, rows):
         assert delivered(log, pack("b-1", number, rows)) is None
         queue, disk.queue = disk.queue, []
-        with pytest.raises(ExceptionGroup):
-            log.writer.committed(queue, number, NOW)
+        log.writer.committed(queue, number, NOW)
 
-    deliver, broker.commits._fan_out = broker.commits._fan_out, fail
-    arrive(1, [row, row])
-    assert not log.is_diverged
-    broker.commits._fan_out, broker.commits.value_arrived = deliver, fail
-    arrive(2, [row._replace(value=Value("double", 7)), row])
+    class Failing(Owner):
+        def overflow(self, session, event, now):
+            fail()
+
+    slow = session("slow", Failing(), Outbox(0, 0))
+    broker.open(slow, inf, NOW)
+    broker.subscribe(slow, Pattern(Match.EXACT, "a"))
+    broker.commits.value_arrived = fail
+    arrive(1, [row._replace(value=Value("double", 7)), row])
+    assert (reported, slow.closed, log.is_diverged) == (["values", "overflow"], "fault", False)
+    broker.commits._fan_out = fail
+    arrive(2, [row, row])
     assert log.is_diverged
 
 

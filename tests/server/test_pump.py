@@ -7,6 +7,7 @@ from time import monotonic
 import pytest
 from support.wire import DEADLINE_S
 
+from halley import telemetry
 from halley.broker.broker import Broker
 from halley.protocols.contract import WireProtocol
 from halley.server.pump import Pump
@@ -59,7 +60,7 @@ def pumped():
         def wake():
             pump.wake()
 
-        broker = Broker(Limits(), wake=wake)
+        broker = Broker(Limits(), wake=wake, report=telemetry.fault)
         pump = Pump(broker, protocols)
         pumps.append(pump)
         return broker, pump

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from halley.broker.broker import Broker
 from halley.broker.names import Match
-from halley.broker.policy import DefaultRules
+from halley.broker.policy import SERVER, DefaultRules
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks, Listener
 from halley.protocols.bayeux.names import to_pattern
@@ -97,7 +97,10 @@ class House:
         self.hooks = Hooks()
         self.hooks.report = lambda what, error: self.reported.append((what, error))
         self.broker = Broker(
-            replace(Limits(), **(limits or {})), replace(History(), **(history or {})), wake=self._wake
+            replace(Limits(), **(limits or {})),
+            replace(History(), **(history or {})),
+            wake=self._wake,
+            report=lambda what, error: self.reported.append((what, error)),
         )
         self.broker.clock_offset_s = WALL_S - START_S
         self.identities = Known(authenticate)
@@ -222,13 +225,23 @@ class House:
             held += session.state == "held"
         assert self.engine.sessions.holds == held
         self.replies = [reply for reply in self.replies if not reply.is_settled]
-        assert self.broker.waiting.value == waiting_bytes(self.broker, self.replies)
+        beginning = [*self.engine._handshakes._beginning]  # a program may have done something to them
+        assert self.broker.waiting.value == waiting_bytes(self.broker, self.replies, beginning)
         assert sum(self.engine.sessions.holds_by_browser.values()) == held
         assert 0 not in self.engine.sessions.holds_by_browser.values()
         for pattern, subscription in self.broker.index.subscriptions.items():
             assert subscription.sessions, f"{pattern} has no subscriber"
-            assert set(subscription.sessions) <= set(sessions), f"{pattern} has a subscriber that has ended"
+            assert set(subscription.sessions) <= {*sessions, *beginning}, f"{pattern} has a subscriber that has ended"
         for session in sessions:
             wildcards = sum(pattern.match is not Match.EXACT for pattern in session.subscriptions)
             assert len(session.subscriptions) <= self.broker.limits.subscriptions
             assert wildcards <= self.broker.limits.patterns
+
+
+def local_session(engine: BayeuxEngine, now: float) -> BayeuxSession:
+    """Return a session of the program itself, which is open."""
+    sessions = engine.sessions
+    session = BayeuxSession(sessions.new_id(), sessions, engine.broker.outbox(), sessions.options)
+    session.role = SERVER
+    sessions.open(session, now)
+    return session

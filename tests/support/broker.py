@@ -40,6 +40,10 @@ class Owner:
         self.heard.append(("rights", session.id, now))
         return 0
 
+    def fail(self, session: Session, now: float) -> None:
+        """Note that one of the others has failed."""
+        self.heard.append(("fail", session.id, now))
+
 
 def event(payload: object = 0, topic: str = "a") -> Event:
     """Return an event that can be recognized by its payload."""
@@ -60,12 +64,13 @@ def join(broker: Broker, session_id: str, owner: Owner | None = None, deadline: 
     return joined
 
 
-def waiting_bytes(broker: Broker, replies: Iterable[Reply] = ()) -> int:
+def waiting_bytes(broker: Broker, replies: Iterable[Reply] = (), beginning: Iterable[Session] = ()) -> int:
     """Return what `broker.waiting` must have counted: each event that is in any of the places where events wait, once.
 
     These are the outboxes, the lists of unacknowledged events, and those of the Bayeux `replies` that are on their way.
+    Besides the open sessions there may be others whose handshakes are under way.
     """
-    waiting = {event for session in broker.sessions.values() for event in session.outbox}
+    waiting = {event for session in (*broker.sessions.values(), *beginning) for event in session.outbox}
     for session in broker.sessions.values():
         waiting.update(getattr(session, "acks", None) or ())
         unsettled: Reply | None = getattr(session, "unsettled", None)

@@ -14,7 +14,15 @@ from halley.broker.errors import InvalidName, Refusal
 from halley.broker.events import Event
 from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
-from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Count, WebSocketService, WireProtocol
+from halley.protocols.contract import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    POLICY_VIOLATION,
+    Close,
+    Count,
+    WebSocketService,
+    WireProtocol,
+)
 from halley.protocols.json_text import NotJson, loads
 from halley.server.protocols import websocket
 
@@ -115,6 +123,11 @@ class LineEngine:
         """Take away the subscriptions that are no longer granted."""
         wrong = [each for each in session.subscriptions if not self._protocol.rights.may(session, "subscribe", each)]
         return sum(self._broker.unsubscribe(session, pattern) for pattern in wrong)
+
+    def fail(self, session: Session, now: float) -> None:
+        """End a session after a fault."""
+        self._broker.close(session, "fault")
+        self._end(INTERNAL_ERROR, "fault")
 
     def drained(self, now: float) -> None:
         """Close the connection because the server drains."""

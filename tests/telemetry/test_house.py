@@ -73,6 +73,8 @@ async def test_one_sessions_fault_keeps_no_answer_from_the_others():
             def flush_session(self, session, now):
                 raise ValueError(f"c4n4ry {broken.index(session.id)}")
 
+            def fail(self, session, now): ...
+
         for session_id in broken:
             served.house.broker.sessions[session_id].owner = Failing()
         served.halley.publish("/a", 1)

@@ -1,15 +1,16 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
-Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
-as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once per turn of the
-loop, regardless of the number of events.
+Every method is one atomic step, and raises nothing but a `Refusal`, before anything has changed. The broker calls only
+a session's own engine (`sessions.Owner`), and what follows its changes, which are complete by then (`faults.py`). It
+marks a session as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once
+per turn of the loop, regardless of the number of events.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from halley.broker.commits import Commits
 from halley.broker.errors import (
@@ -28,14 +29,14 @@ from halley.broker.errors import (
     TooMuchWaiting,
 )
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
-from halley.broker.faults import for_each, raise_all
+from halley.broker.faults import Report, notify, raise_fault
 from halley.broker.flow import Activity, Flow
 from halley.broker.limits import Meters, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Work
-from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
+from halley.broker.sessions import FAULT, Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
 from halley.broker.waiting import Waiting
@@ -67,15 +68,17 @@ class Broker:
         *,
         wake: Callable[[], None] = lambda: None,
         account_of: Callable[[str], str | None] = lambda _address: None,
+        report: Report = raise_fault,
     ) -> None:
         """Make a broker without sessions.
 
         `wake` is called when a flush is due, by the code that runs the event loop, and `account_of` returns the account
-        of an address, or None if nothing is charged to it.
+        of an address, or None if nothing is charged to it. `report` receives what those raise that the broker calls.
         """
         self.limits = limits
         self.wake = wake
         self.account_of = account_of
+        self.report = report
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
         self.index: TopicIndex[Session] = TopicIndex()
@@ -85,12 +88,12 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Waiting(limits.waiting_bytes)
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
-        self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
+        self.commits = Commits(history, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
         self.observers: list[SessionObserver] = []
-        self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted)
+        self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted, report)
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
@@ -164,11 +167,12 @@ class Broker:
             session.meter = self.meters.new()
         self.deadlines.add(session, min(deadline, session.expiry))
         self.opened[session.protocol] += 1
-        for observer in self.observers:
-            observer.opened(session)
+        self._notify(lambda observer: observer.opened(session))
+        if session.subscriptions:  # a program may have subscribed it before its handshake was granted
+            self.note_subscribed(session, [*session.subscriptions])
 
     def close(self, session: Session, reason: str) -> bool:
-        """End a session and remove all that it held; False if it had already ended.
+        """End a session and remove all that it held; False if it had already ended, or was never admitted.
 
         `reason` is one word, counted in `closed` and kept as `session.closed`.
         """
@@ -182,19 +186,23 @@ class Broker:
         session.subscription_bytes = 0
         self.dropped += session.outbox.undelivered
         session.clear()
-        del self.sessions[session.id]
-        if session.account is not None:
-            self._sessions_of[session.account] -= 1
-            if not self._sessions_of[session.account]:  # there can be many addresses: keep only those in use
-                del self._sessions_of[session.account]
-        self.deadlines.remove(session)
-        self.closed[reason] += 1
-        if self.values.keeper is not None:
-            self.values.keeper.closed(session)
-        for observer in self.observers:
-            observer.closed(session, reason)
+        is_admitted = self.sessions.get(session.id) is session
+        if is_admitted:
+            del self.sessions[session.id]
+            if session.account is not None:
+                self._sessions_of[session.account] -= 1
+                if not self._sessions_of[session.account]:  # there can be many addresses: keep only those in use
+                    del self._sessions_of[session.account]
+            self.deadlines.remove(session)
+            self.closed[reason] += 1
+        self.values.notify(lambda values: values.closed(session))
+        if is_admitted:
+            self._notify(lambda observer: observer.closed(session, reason))
         session.former_subscriptions = ()  # a connection may still refer to the session, and must not keep its names
-        return True
+        return is_admitted
+
+    def _notify(self, note: Callable[[SessionObserver], None]) -> None:
+        notify(self.observers, note, self.report, "observer")
 
     def touch(self, session: Session, deadline: float) -> None:
         """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
@@ -208,12 +216,12 @@ class Broker:
     def due(self, now: float) -> bool:
         """Call the owners of sessions whose deadline has passed, `DUE_AT_ONCE` at most; whether there may be more.
 
-        It also drops what the index no longer needs, a piece at a time. An owner's exception ends that session only;
-        an `ExceptionGroup` of all is raised after all owners have been called.
+        It also drops what the index no longer needs, a piece at a time. An owner's exception ends that session.
         """
         if self.index.has_stale:
             self.index.drop_stale()
-        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session, now: session.owner.due(session, now), now)
+        for session in self.deadlines.due(now, DUE_AT_ONCE):
+            self._ask("deadline", session, lambda session: session.owner.due(session, now), now)
         return self.index.has_stale or self.deadlines.next() <= now
 
     def rights_changed(self, is_current: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
@@ -221,12 +229,12 @@ class Broker:
 
         Sessions whose credential is not `is_current` end as if their tokens had expired. Of the others, the
         subscriptions end that their rights no longer grant. Returns the numbers of these sessions and of these
-        subscriptions. Exceptions are as for `due`.
+        subscriptions. An owner's exception ends its session.
         """
         withdrawn = {session for session in self.sessions.values() if not is_current(session.proof.credential)}
         taken = 0
 
-        def apply(session: Session, now: float) -> None:
+        def apply(session: Session) -> None:
             nonlocal taken
             if session in withdrawn:
                 session.expiry = now
@@ -235,22 +243,26 @@ class Broker:
                 taken += session.owner.rights_changed(session, now)
 
         # Those that end come last: their testaments are delivered by the new rights.
-        self._for_each(sorted(self.sessions.values(), key=withdrawn.__contains__), apply, now)
+        for session in sorted(self.sessions.values(), key=withdrawn.__contains__):
+            self._ask("rights", session, apply, now)
         return len(withdrawn), taken
 
-    def _for_each(self, sessions: Iterable[Session], act: Callable[[Session, float], None], now: float) -> None:
-        """Call `act` for each of the sessions that has not ended by then; see `due` for exceptions."""
-
-        def step(session: Session, now: float) -> None:
-            if session.closed is not None:
-                return
+    def _ask(self, what: str, session: Session, ask: Callable[[Session], None], now: float) -> None:
+        """Have the owner of a session act on it, unless it has ended; a session whose owner fails ends."""
+        if session.closed is None:
             try:
-                act(session, now)
-            except Exception:
-                self.close(session, "fault")  # else it would be due first in every sweep, and never end
-                raise
+                ask(session)
+            except Exception as fault:  # noqa: BLE001 - reported
+                self._end_faulty(what, session, fault, now)
 
-        for_each(sessions, step, now)
+    def _end_faulty(self, what: str, session: Session, fault: Exception, now: float) -> None:
+        """End a session whose owner has failed: what its client has got is not known, and it learns that so.
+
+        Else a deadline would be due first in every sweep, and an event might be missing without a sign.
+        """
+        self.report(what, fault)
+        notify((session.owner,), lambda owner: owner.fail(session, now), self.report, what)
+        self.close(session, FAULT)
 
     # Subscriptions and events
 
@@ -275,9 +287,9 @@ class Broker:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
         session.subscription_bytes += subscription_bytes(pattern)
-        if self.values.keeper is not None:
-            self.values.keeper.subscribers_changed()
-        self.note_subscribed(session, [pattern])
+        self.values.notify(lambda values: values.subscribers_changed())
+        if session.id in self.sessions:  # else it is noted when the session is opened
+            self.note_subscribed(session, [pattern])
         return True
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
@@ -286,20 +298,18 @@ class Broker:
             return False
         session.subscription_bytes -= subscription_bytes(pattern)
         self.index.remove(pattern, session)
-        if self.values.keeper is not None:
-            self.values.keeper.subscribers_changed()
-        self.note_unsubscribed(session, [pattern])
+        self.values.notify(lambda values: values.subscribers_changed())
+        if session.id in self.sessions:
+            self.note_unsubscribed(session, [pattern])
         return True
 
     def note_subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
         """Notify the observers; for protocols that keep subscriptions of their own."""
-        for observer in self.observers:
-            observer.subscribed(session, names)
+        self._notify(lambda observer: observer.subscribed(session, names))
 
     def note_unsubscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
         """Notify the observers; for protocols that keep subscriptions of their own."""
-        for observer in self.observers:
-            observer.unsubscribed(session, names)
+        self._notify(lambda observer: observer.unsubscribed(session, names))
 
     def check_publish(self, session: Session | None, address: str, now: float) -> None:
         """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `AtCapacity`."""
@@ -365,11 +375,18 @@ class Broker:
             pending.waiters += value.waiters
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Publish an event of the server itself; it is not counted as a client's publish."""
-        self._issue(event, now, without)
+        """Publish an event of the server itself; it is not counted as a client's publish.
+
+        It is delivered without waiting for its commit, also where its topic is durable: what cannot be recorded is
+        counted as lost.
+        """
+        self._issue(event, now, without, is_own=True)
 
     def erase(self, erasure: Erasure) -> list[Work]:
-        """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread."""
+        """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread.
+
+        What a holder raises is raised here: the erasure is not complete, and may be repeated.
+        """
         return [work for holder in self.holders if (work := holder.erase(erasure)) is not None]
 
     def _stamp(self, event: Event, now: float) -> None:
@@ -380,12 +397,14 @@ class Broker:
         event.time_us = self._latest_us
         event.publication = self.publications.next()
 
-    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> Pending | None:
+    def _issue(
+        self, event: Event, now: float, without: Session | None = None, source: object = None, *, is_own: bool = False
+    ) -> Pending | None:
         self._stamp(event, now)
         commits = self.commits
         if commits.log is not None or event.idempotency_key is not None:
             try:
-                pending = commits.take(event, now, without, source)
+                pending = commits.take(event, now, without, source, is_own=is_own)
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
             if pending is not None:
@@ -408,37 +427,38 @@ class Broker:
         is_live, is_committed = stage is not COMMITTED, stage is not LIVE
         ready = self.ready if len(subscribers) <= MANY else self.ready_later
         woken: list[Session] = []
+        full: list[Session] = []
         count = 0
-        try:
-            for session in subscribers:
-                cursor = session.cursor
-                if cursor is None:
-                    if not is_live:
-                        continue
-                elif (
-                    not is_committed
-                    or (event.position and not cursor.is_live)  # the session will read it from the history
-                    or (not is_live and event.publication in cursor.given)
-                ):
+        for session in subscribers:
+            cursor = session.cursor
+            if cursor is None:
+                if not is_live:
                     continue
-                if session is without or (audience is not None and not audience.admits(session.authid, session.role)):
-                    continue
-                if chosen is not None and not chosen.admits(session.id):
-                    continue
-                # `deliver` and `mark_ready`, inlined: a publish can have thousands
-                if session.closed is None and session.outbox.put_uncounted(event):
-                    count += 1
-                    if not session.is_ready:
-                        session.is_ready = True
-                        woken.append(session)
-                else:
-                    self._overflow(session, event, now)
-        finally:
-            self.delivered += count
-            self.waiting.hold(event, count)
-            ready.extend(woken)
-            if woken and len(ready) == len(woken):
-                self.wake()
+            elif (
+                not is_committed
+                or (event.position and not cursor.is_live)  # the session will read it from the history
+                or (not is_live and event.publication in cursor.given)
+            ):
+                continue
+            if session is without or (audience is not None and not audience.admits(session.authid, session.role)):
+                continue
+            if chosen is not None and not chosen.admits(session.id):
+                continue
+            # `deliver` and `mark_ready`, inlined: a publish can have thousands
+            if session.closed is None and session.outbox.put_uncounted(event):
+                count += 1
+                if not session.is_ready:
+                    session.is_ready = True
+                    woken.append(session)
+            else:
+                full.append(session)
+        self.delivered += count
+        self.waiting.hold(event, count)
+        ready.extend(woken)
+        if woken and len(ready) == len(woken):
+            self.wake()
+        for session in full:  # when all others have it: what their owners do may be published, too
+            self._overflow(session, event, now)
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
         """Those of the topics that have subscribers."""
@@ -465,7 +485,10 @@ class Broker:
             return True
         self.overflows += 1
         self.hits[session.outbox.limit(event)] += 1
-        session.owner.overflow(session, event, now)
+        try:
+            session.owner.overflow(session, event, now)
+        except Exception as fault:  # noqa: BLE001 - reported
+            self._end_faulty("overflow", session, fault, now)
         is_open = session.id in self.sessions  # compiled, `closed` would still be None here
         if not is_open:  # a program's hook may have ended it before the owner put the event into its outbox
             session.clear()
@@ -509,24 +532,22 @@ class Broker:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
         Those that have time are flushed in turns with the others, and are counted by themselves. What is left when
-        `is_over`, or becomes ready meanwhile, is flushed in the next turn. Raises an `ExceptionGroup` of the exceptions
-        of outlets and links, after the others have been flushed.
+        `is_over`, or becomes ready meanwhile, is flushed in the next turn. A session ends of which the owner or the
+        link raises an exception, since events may have been lost on the way.
         """
-        faults: list[Exception] = []
         now_ready, later = len(self.ready), len(self.ready_later)
         if not later and now_ready <= _PIECE:  # as nearly always
-            self._flush(self.ready, now_ready, now, faults)
+            self._flush(self.ready, now_ready, now)
         else:
             for flushed in range(0, min(max(now_ready, later), FLUSHED_AT_ONCE), _PIECE):
                 if flushed and is_over():
                     break
-                self._flush(self.ready, min(_PIECE, now_ready - flushed), now, faults)
-                self._flush(self.ready_later, min(_PIECE, later - flushed), now, faults)
+                self._flush(self.ready, min(_PIECE, now_ready - flushed), now)
+                self._flush(self.ready_later, min(_PIECE, later - flushed), now)
         if self.ready or self.ready_later:
             self.wake()
-        raise_all(faults)
 
-    def _flush(self, ready: deque[Session | Outlet], count: int, now: float, faults: list[Exception]) -> None:
+    def _flush(self, ready: deque[Session | Outlet], count: int, now: float) -> None:
         for _ in range(count):
             outlet = ready.popleft()
             try:
@@ -538,5 +559,8 @@ class Broker:
                     outputs = outlet.flush(now)
                 for link, output in outputs:
                     link.write(output)
-            except Exception as fault:  # noqa: BLE001 - raised by `flush`
-                faults.append(fault)
+            except Exception as fault:  # noqa: BLE001 - reported
+                if isinstance(outlet, Session) and outlet.closed is None:
+                    self._end_faulty("flush", outlet, fault, now)
+                else:
+                    self.report("flush", fault)

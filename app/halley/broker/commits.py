@@ -25,7 +25,7 @@ from typing import NamedTuple
 from halley.broker.aging import drop_expired
 from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
-from halley.broker.faults import for_each, raise_all
+from halley.broker.faults import Report, for_each, notify, raise_fault
 from halley.broker.flow import Delays
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability, Erasure, Log
@@ -143,7 +143,7 @@ class Commits:
     """The broker's connection to its log, if it has one.
 
     `fan_out` delivers an event to its subscribers except one session, and `subscribed` returns those of some topics
-    that have subscribers.
+    that have subscribers. `report` receives what waiters and others raise that are notified of the events.
     """
 
     def __init__(
@@ -152,6 +152,7 @@ class Commits:
         fan_out: Callable[[Event, float, Stage, Session | None], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
         subscribed: Callable[[Sequence[str]], Collection[str]] = lambda topics: topics,
+        report: Report = raise_fault,
     ) -> None:
         self.options = options
         self.log: Log | None = None
@@ -162,6 +163,7 @@ class Commits:
         self._fan_out = fan_out
         self._counted = counted
         self._subscribed = subscribed
+        self.report = report
         self.reach: Callable[[int], Awaitable[bool]] | None = None
         self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
@@ -195,38 +197,56 @@ class Commits:
 
     # Out to the log
 
-    def take(self, event: Event, now: float, without: Session | None = None, source: object = None) -> Pending | None:
+    def take(
+        self, event: Event, now: float, without: Session | None = None, source: object = None, *, is_own: bool = False
+    ) -> Pending | None:
         """Append a stamped event to the log if its topic is recorded, or if an undelivered one of its source is there.
 
         Returns None if the event is not there. Else it is to be delivered now to those that do not replay if it
         `is_delivered`, and otherwise when it is settled. Raises `HistoryUnavailable`, and nothing is done, if there is
-        no room for an event that must wait.
+        no room for an event that must wait. One of the server's own (`is_own`) never does, and is not durable.
         """
         log, pending = self.log, None
         durability = _NONE if log is None or event.is_transient else log.durability_of(event.topic)
-        must_wait = durability is _DURABLE or (source is not None and source in self._undelivered)
+        is_durable = durability is _DURABLE and not is_own
+        must_wait = is_durable or (source is not None and source in self._undelivered)
         if log is not None and (must_wait or durability is not _NONE):
             pending = Pending(event, source, without, now)
             pending.is_recorded = durability is not _NONE
-            pending.is_durable = durability is _DURABLE
+            pending.is_durable = is_durable
             pending.is_delivered = not must_wait and self._share is None
-            try:
-                log.append(pending)
-            except HistoryUnavailable:
+            refusal = self._append(log, pending)
+            if refusal is not None:
                 if must_wait:
                     self.refusals += 1
-                    raise
+                    raise refusal
                 self.lost += 1
                 pending = None
             else:
                 self.pending.append(pending)
                 if not pending.is_delivered:
                     self._undelivered[source] = self._undelivered.get(source, 0) + 1
-        if pending is None and self._share is not None:
-            self._share(event)
+        if pending is None:
+            self._share_it(event)
         if event.idempotency_key is not None:
             self.remember(event, now, pending)
         return pending
+
+    def _append(self, log: Log, pending: Pending) -> HistoryUnavailable | None:
+        """Append an event to the log; returns why it does not take it. On the hot path."""
+        try:
+            log.append(pending)
+        except HistoryUnavailable as refusal:
+            return refusal
+        except Exception as fault:  # noqa: BLE001 - reported, and the event is not there
+            self.report("log", fault)
+            return HistoryUnavailable()
+        return None
+
+    def _share_it(self, event: Event) -> None:
+        """Send an event that is not recorded to the other servers, where there are any."""
+        if self._share is not None:
+            notify((event,), self._share, self.report, "share")
 
     def record_value(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
@@ -234,14 +254,11 @@ class Commits:
         False if its topic is not recorded, or the log has no room for it. Other servers get it all the same.
         """
         if self.log is None or self.log.durability_of(event.topic) is _NONE:
-            if self._share is not None:
-                self._share(event)
+            self._share_it(event)
             return False
         pending = Pending(event, since=now)
         pending.is_delivered = True
-        try:
-            self.log.append(pending)
-        except HistoryUnavailable:
+        if self._append(self.log, pending) is not None:
             self.lost_values += 1
             return False
         self.pending.append(pending)
@@ -255,7 +272,7 @@ class Commits:
             self.tail.skip_to(first - 1)
         if group:
             self.delays.note(int((now - self.pending[0].since) * 1_000_000))
-        for_each(group, self._settle, now)
+        for_each(group, self._settle, now, self.report, "commit")
 
     def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
         """Settle a group, the oldest pending events, with `refusal`: they were not written, or that is not known.
@@ -272,7 +289,7 @@ class Commits:
                 self.lost_values += pending.event.nt4_type is not None
             self._settle(entry, now, refusal=refusal if pending.is_durable else None, is_written=False)
 
-        for_each(group, refuse, now)
+        for_each(group, refuse, now, self.report, "commit")
 
     def withdrawn(self, group: Sequence[Pending], refusal: Refusal, now: float) -> None:
         """Settle pending events with `refusal` before others that came first: the log has not begun to store them."""
@@ -286,7 +303,6 @@ class Commits:
 
         The session `without` does not receive them.
         """
-        faults: list[Exception] = []
         for entry in entries:
             if isinstance(entry, EventRange):
                 self._reached(entry.first, entry)
@@ -301,13 +317,9 @@ class Commits:
                     if entry.idempotency_key is not None:
                         self.remember(entry, now)
                 if entry.nt4_type is not None and self.value_arrived is not None:
-                    self.value_arrived(entry)
+                    notify((entry,), self.value_arrived, self.report, "values")
             for event in events:
-                try:
-                    self._fan_out(event, now, BOTH, without)
-                except Exception as fault:  # noqa: BLE001 - raised below
-                    faults.append(fault)
-        raise_all(faults)
+                self._fan_out(event, now, BOTH, without)
 
     def _reached(self, first: int, entry: Event | EventRange) -> None:
         """Add what has its place in the log from the offset `first` on."""
@@ -334,12 +346,12 @@ class Commits:
         pending.waiters = waiters
         if first is None:
             self.refusals += pending.is_durable
-            _notify(pending, self._counted(OutcomeUnknown()), now)
+            self._notify(pending, self._counted(OutcomeUnknown()), now)
             return
         if event.idempotency_key is not None:
             self.keys.remember(event.authid, event.idempotency_key, first, now)
         event.position, event.publication = first.position, first.publication
-        _notify(pending, None if event.topic == first.topic else KeyReused(), now)
+        self._notify(pending, None if event.topic == first.topic else KeyReused(), now)
 
     def settle_value(self, pending: Pending, refusal: Refusal | None, now: float) -> None:
         """Settle a value that another server has taken or refused; it was pending, but not in the log."""
@@ -349,7 +361,7 @@ class Commits:
                 self.remember(event, now)
             else:
                 self.keys.forget(event.authid, event.idempotency_key)
-        _notify(pending, None if refusal is None else self._counted(refusal), now)
+        self._notify(pending, None if refusal is None else self._counted(refusal), now)
 
     def expire(self, now: float) -> bool:
         """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed.
@@ -364,7 +376,7 @@ class Commits:
                 return False
             self._expired += 1
             if pending.waiters:
-                _notify(pending, self._counted(OutcomeUnknown()), now)
+                self._notify(pending, self._counted(OutcomeUnknown()), now)
         return True
 
     def remember(self, event: Event, now: float, pending: Pending | None = None) -> None:
@@ -406,21 +418,21 @@ class Commits:
                 event.frames.clear()  # they were made without the position
             self.tail.append(event)
             self.recorded += 1
-        elif is_written and self._share is not None:
-            self._share(event)
-        try:
-            if refusal is None:
-                if event.idempotency_key is not None:
-                    self.remember(event, now)
-                self._fan_out(event, now, stage, pending.without)
-            elif event.idempotency_key is not None:
-                self.keys.forget(event.authid, event.idempotency_key)
-        finally:
-            for waiter in pending.waiters:
-                waiter.settled(event, refusal, now)
+        elif is_written:
+            self._share_it(event)
+        if refusal is None:
+            if event.idempotency_key is not None:
+                self.remember(event, now)
+            self._fan_out(event, now, stage, pending.without)
+        elif event.idempotency_key is not None:
+            self.keys.forget(event.authid, event.idempotency_key)
+        self._notify(pending, refusal, now)
 
-
-def _notify(pending: Pending, refusal: Refusal | None, now: float) -> None:
-    waiters, pending.waiters = pending.waiters, []
-    for waiter in waiters:
-        waiter.settled(pending.event, refusal, now)
+    def _notify(self, pending: Pending, refusal: Refusal | None, now: float) -> None:
+        """Notify the waiters of an event, of which each is notified once."""
+        waiters, pending.waiters = pending.waiters, []
+        for waiter in waiters:
+            try:
+                waiter.settled(pending.event, refusal, now)
+            except Exception as fault:  # noqa: BLE001 - reported: the others wait, too
+                self.report("waiter", fault)

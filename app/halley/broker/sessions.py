@@ -124,6 +124,10 @@ class Outlet(Protocol):
         """Return what is to be written now."""
 
 
+FAULT = "fault"
+"""The reason for which a session ends whose owner has failed."""
+
+
 class Owner(Protocol):
     """The engine behind a session, with the methods that the broker and the session call."""
 
@@ -140,6 +144,12 @@ class Owner(Protocol):
         """Take away the subscriptions that the session's rights no longer grant, and the events that wait for them.
 
         Returns the number of these subscriptions.
+        """
+
+    def fail(self, session: Session, now: float) -> None:
+        """End the session and its client's connection, because another of these methods has raised an exception.
+
+        Nothing may be done here that depends on the events of the session: one of them may be the cause.
         """
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from halley.broker.commits import Commits
-from halley.broker.errors import NotForAll, Refusal
+from halley.broker.errors import NotForAll, OutcomeUnknown, Refusal
 from halley.broker.events import COMMITTED, LIVE, Event, Stage
+from halley.broker.faults import Report, notify
 from halley.broker.names import Pattern
 from halley.broker.pending import Pending
 from halley.broker.ports import Values
@@ -26,6 +27,7 @@ class LastValues:
         stamp: Callable[[Event, float], None],
         fan_out: Callable[[Event, float, Stage, Session | None], None],
         counted: Callable[[Refusal], Refusal],
+        report: Report,
     ) -> None:
         """`stamp` gives an event its time and publication, and `fan_out` delivers it to its subscribers."""
         self.keeper: Values | None = None
@@ -33,16 +35,22 @@ class LastValues:
         self._stamp = stamp
         self._fan_out = fan_out
         self._counted = counted
+        self._report = report
 
     def keep_in(self, keeper: Values, arrived: Callable[[Event], None] | None = None) -> None:
         """Have `keeper` keep the last values; in a cluster `arrived` is called with each value of another node."""
         self.keeper = keeper
         self._commits.value_arrived = arrived
 
+    def notify(self, note: Callable[[Values], None]) -> None:
+        """Have the keeper, if there is one, note a change of sessions, which is complete."""
+        if self.keeper is not None:
+            notify((self.keeper,), note, self._report, "values")
+
     def publish(
         self, keeper: Values, event: Event, now: float, without: Session | None, source: object
     ) -> Pending | None:
-        """Have an event of another protocol made a value. Raises `Refusal`."""
+        """Have an event of another protocol made a value. Raises `Refusal`, also `OutcomeUnknown` after a fault."""
         if event.audience is not None or event.chosen is not None:
             raise NotForAll
         self._stamp(event, now)
@@ -50,6 +58,9 @@ class LastValues:
             pending = keeper.publish(event, now, without, source)
         except Refusal as refusal:
             raise self._counted(refusal) from None
+        except Exception as fault:  # noqa: BLE001 - reported; some may have got the value
+            self._report("values", fault)
+            raise self._counted(OutcomeUnknown()) from None
         if event.idempotency_key is not None:
             self._commits.remember(event, now, pending)
         return pending

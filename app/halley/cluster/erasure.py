@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from halley import telemetry
+from halley.broker.faults import notify
 from halley.broker.ports import Erasure
 from halley.cluster.frames import BadFrame, unpack
 from halley.nats.jetstream import NO_MESSAGE, ApiError, Connection
@@ -39,8 +40,7 @@ class Due:
 
     def report(self, done: int, of: int) -> None:
         """Say to all who wait for it how many offsets are done, and of how many."""
-        for each in self.listeners:
-            each(done, of)
+        notify(self.listeners, lambda report: report(done, of), telemetry.fault, "purge")
 
 
 class Erasures:

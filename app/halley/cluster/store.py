@@ -126,13 +126,11 @@ class StoreWriter:
         if self._unwritten and not any(entry.is_recorded for entry in entries):  # their turn comes behind those
             self._unwritten += entries
             return
-        try:
-            for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
-        except Exception:
-            last = next((entry.position for entry in reversed(entries) if entry.is_recorded), 0)
-            if self._commits.tail.head < last:  # the error was not that of a subscriber
-                self._availability.diverge(UNDELIVERED)
-            raise
+        runs = [list(run) for _, run in groupby(entries, _is_own)]
+        for_each(runs, self._commit, now, self._commits.report, "commit")
+        last = next((entry.position for entry in reversed(entries) if entry.is_recorded), 0)
+        if self._commits.tail.head < last:  # there was an error
+            self._availability.diverge(UNDELIVERED)
 
     def _commit(self, run: list[Any], now: float) -> None:
         if not _is_own(run[0]):

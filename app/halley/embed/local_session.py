@@ -137,6 +137,9 @@ class LocalSession:
         """Take nothing away: the program's own sessions may do everything."""
         return 0
 
+    def fail(self, session: Session, now: float) -> None:
+        """Do nothing: no connection ends with the session."""
+
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
         for callbacks in self._callbacks_for(event.topic):

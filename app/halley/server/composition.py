@@ -60,6 +60,7 @@ class Server:
             settings.ticks,
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
+            report=telemetry.fault,
         )
         node = settings.cluster.node if settings.cluster.urls else None
         self.others = others = None if node is None else OtherNodes(node, lambda: self.settings)

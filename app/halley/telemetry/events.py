@@ -131,7 +131,7 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "session_closed": LogEvent(
         "a session has ended: `reason` is disconnected, expired, dismissed, inactive, slow_consumer, token_expired; "
-        "drained where a program starts its server again; "
+        "fault where an error in Halley has ended it; drained where a program starts its server again; "
         "for WAMP also goodbye, connection_lost, killed, protocol_violation, aborted or drained; "
         "for NetworkTables connection_lost, binary_decode_error, drained, or moved: another node is its home",
         SESSIONS,

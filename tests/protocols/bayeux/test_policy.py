@@ -1,11 +1,12 @@
 """Policies and authorizers: who can handshake, create, subscribe and publish (B23, A68, E21, E55)."""
 
 import pytest
+from support.bayeux import House, Later, local_session
 from support.bayeux_peers import handshake
-from support.messages import publish
+from support.messages import connect, publish
 
-from halley.broker.policy import SERVER
 from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.names import to_pattern
 from halley.protocols.bayeux.outcomes import Transport
 
 POLICY = "denied_by_security_policy"
@@ -157,9 +158,7 @@ def test_program_itself_is_not_asked_about(house):
     """A local session belongs to the program: policy, authorizers and house rules do not apply to it (B31)."""
     house.policy(can_publish=boom, can_create=boom)
     house.authorize("/**", boom)
-    session = house.engine.sessions.new_session()
-    session.role = SERVER
-    house.engine.sessions.open(session, house.now)
+    session = local_session(house.engine, house.now)
     sent = house.send(publish("/halley/a", 1), transport=Transport.LOCAL, session=session)
     assert sent.only["successful"] is True
     assert house.reported == []
@@ -167,9 +166,7 @@ def test_program_itself_is_not_asked_about(house):
 
 def test_program_itself_cannot_be_impersonated(house):
     """A client that knows the id of a local session cannot use it (A54, S12)."""
-    session = house.engine.sessions.new_session()
-    session.role = SERVER
-    house.engine.sessions.open(session, house.now)
+    session = local_session(house.engine, house.now)
     assert house.send(publish("/a", 1, clientId=session.id)).only["error"] == "402::session_unknown"
 
 
@@ -278,3 +275,120 @@ def test_policy_goes_first(house):
     house.authorize("/a", lambda session, verb, *_: True if verb == "create" else boom())
     assert house.join().publish("/a", 1).only["error"] == f"403:{POLICY}:publish_denied"
     assert house.reported == []
+
+
+# What a program does to a session in its handshake
+
+
+def made_ready(house, session):
+    """Subscribe a session that would begin, and greet it, as a program does."""
+    house.engine.subscribe(session, "/room", to_pattern("/room", house.engine.bounds), house.now)
+    house.engine.sessions.deliver(session, "/room", "hello", None, house.now)
+
+
+def begin(house, answer, *, before=made_ready):
+    """Send a handshake whose session a policy makes ready before it answers; return the course of the request."""
+
+    def can_handshake(session, message):
+        before(house, session)
+        return answer(session) if callable(answer) else answer
+
+    house.policy(can_handshake=can_handshake)
+    return house.send(handshake())
+
+
+def denied_later(_session):
+    return Later()
+
+
+def dismissed(house, session):
+    made_ready(house, session)
+    house.engine.sessions.leave(session, house.now, by_client=False)
+
+
+REFUSALS = {
+    "denied": {"answer": False},
+    "raised": {"answer": boom},
+    "ended by the program": {"answer": True, "before": dismissed},
+}
+
+
+def is_as_before(house):
+    """Whether nothing is left of a session that never began."""
+    broker = house.broker
+    return (
+        not broker.sessions
+        and not broker.index.subscriptions
+        and not broker.waiting.value
+        and not len(broker.deadlines)
+        and not broker.closed
+        and not house.engine._handshakes._beginning
+    )
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_what_a_program_does_in_a_handshake_goes_with_its_refusal(house, refusal):
+    """No subscription and no event of the session stays, and nobody hears that it has begun or ended."""
+    ended = []
+    house.hooks.session_closed.append(lambda *_: ended.append(_))
+    answer = begin(house, **refusal).only
+    assert (answer["successful"], answer["error"][:4]) == (False, "403:")
+    assert is_as_before(house)
+    assert ended == []
+    house.publish("/room", 1)
+    assert house.broker.delivered == 1  # the greeting
+
+
+@pytest.mark.parametrize("why", ["denied", "drain", "full", "withdrawn", "left"])
+def test_what_a_program_does_in_a_handshake_goes_with_one_that_is_refused_later(why):
+    """Whatever happens while the policy is awaited; events that came meanwhile are dropped, too."""
+    house = House(limits={"sessions": 1})
+    exchange = begin(house, denied_later)
+    assert exchange.is_waiting
+    house.publish("/room", 1)
+    if why == "drain":
+        house.engine.sessions.drain()
+    elif why == "full":
+        local_session(house.engine, house.now)
+    elif why == "withdrawn":
+        house.identities.is_current = lambda _: False
+    if why == "left":
+        house.engine.begin(house.now)  # its request was cancelled, and the server begins again
+    else:
+        exchange.resume(why != "denied")
+        assert exchange.status == (503 if why in ("drain", "full") else 200)
+    for session in [*house.broker.sessions.values()]:
+        house.broker.close(session, "end")
+    house.broker.closed.pop("end", None)
+    house.broker.deadlines._heap.clear()
+    assert is_as_before(house)
+
+
+def test_what_a_program_does_in_a_handshake_is_there_where_it_is_granted(house):
+    """The session opens before its subscription is announced, and its first connect brings what came meanwhile."""
+    noted = []
+
+    class Observer:
+        def opened(self, session):
+            noted.append("opened")
+
+        def subscribed(self, session, names):
+            noted.extend(names)
+
+    house.broker.add_observer(Observer())
+    exchange = begin(house, denied_later)
+    house.publish("/room", 1)
+    answer = exchange.resume(True).only
+    assert answer["successful"]
+    assert noted == ["opened", to_pattern("/room", house.engine.bounds)]
+    assert house.send(connect(answer["clientId"])).events == [("/room", "hello"), ("/room", 1)]
+
+
+def test_a_session_that_ends_as_it_opens_is_refused(house):
+    """A hook that ends it is as good as a policy: the client gets no clientId that is dead."""
+    house.hooks.session_opened.append(lambda session: house.engine.sessions.leave(session, house.now, by_client=False))
+    answer = house.send(handshake()).only
+    assert (answer["successful"], answer["error"]) == (False, "403:denied_by_security_policy:handshake_denied")
+    assert "clientId" not in answer
+    assert not house.broker.sessions
+    assert house.broker.closed == {"dismissed": 1}

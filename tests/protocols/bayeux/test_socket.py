@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -339,6 +340,29 @@ def test_bw40_a_socket_without_a_session_is_closed(shore):
     assert publisher.link.closed.code == left.link.closed.code == 1008
     assert shore.house.broker.hits["hello_s"] == 3
     assert not shore.sockets.open
+
+
+@pytest.mark.parametrize("ends", ["as it opens", "as it is answered"])
+def test_a_socket_whose_session_has_ended_at_once_has_the_deadline_of_one_without_any(shore, ends):
+    """BW40: a program ends the session by a hook for opened ones, or by an extension on the way of the reply."""
+    peer, house = shore.open(), shore.house
+
+    def end(session, fields=None):
+        house.engine.sessions.leave(session, house.now, by_client=False)
+        return fields
+
+    if ends == "as it opens":
+        house.hooks.session_opened.append(end)
+    else:
+        house.hooks.extensions.append(SimpleNamespace(outgoing=end))
+    peer.say(SOCKET_HANDSHAKE)
+    (told,) = peer.take()
+    assert told["successful"] is (ends == "as it is answered")
+    house.hooks.extensions.clear()
+    house.pass_time(11)
+    shore.sockets.sweep(house.now)
+    assert (peer.link.closed.code, peer.link.closed.reason) == (1008, "no session")
+    assert not house.broker.sessions
 
 
 def test_bw26_the_drain_answers_the_held_connect_and_closes(shore):

@@ -11,14 +11,14 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from support.bayeux import ChangingRights
+from support.bayeux import ChangingRights, local_session
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.values import FakeValues
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
-from halley.broker.policy import SERVER, DefaultRules
+from halley.broker.policy import DefaultRules
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks, Listener
 from halley.protocols.bayeux.names import Bounds, to_pattern
@@ -344,9 +344,7 @@ def test_local_publishes_have_the_same_results(channel, data):
     for is_watched in (False, True):
         house = House()
         house.hooks.channel_created += [lambda _: None] * is_watched
-        session = house.engine.sessions.new_session()
-        session.role = SERVER
-        house.engine.sessions.open(session, NOW)
+        session = local_session(house.engine, NOW)
         request = Request([{"channel": channel, "data": data}], Transport.LOCAL, "connection")
         request.session = session
         reply = house.engine.receive(request, NOW)

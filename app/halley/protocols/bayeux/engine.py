@@ -151,6 +151,11 @@ class BayeuxEngine:
 
     # What the server calls
 
+    def begin(self, now: float) -> None:
+        """Admit sessions and hold connects from now on, without what an earlier run has left."""
+        self._handshakes.begin()
+        self.sessions.begin(now)
+
     @property
     def channels(self) -> Channels:
         """The names of the channels in use, and of those that `sweep` has not forgotten yet."""

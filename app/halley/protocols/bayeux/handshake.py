@@ -21,7 +21,7 @@ from halley.protocols.bayeux.extensions import Acks, Timesync
 from halley.protocols.bayeux.messages import Message, reply_to
 from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
-from halley.protocols.bayeux.session import BayeuxSession, Reply
+from halley.protocols.bayeux.session import REFUSED, BayeuxSession, Reply
 from halley.protocols.bayeux.sessions import Sessions
 
 _VERSION = re.compile(r"([0-9]{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
@@ -38,16 +38,25 @@ class HandshakeHandler:
         self._replies = sessions.replies
         self._identities = identities
         self._authorization = authorization
+        self._beginning: dict[BayeuxSession, None] = {}  # those whose handshake is not answered yet
+
+    def begin(self) -> None:
+        """End what programs have done to sessions whose handshakes were cancelled at the end of an earlier run."""
+        for session in tuple(self._beginning):
+            self._abandon(session)
+
+    def _abandon(self, session: BayeuxSession) -> None:
+        """End what a program has done to a session in its handshake, unless it was opened."""
+        self._beginning.pop(session, None)
+        if session.id not in self._sessions.broker.sessions:
+            self._sessions.broker.close(session, REFUSED)
 
     def steps(self, handler: RequestHandler, fields: dict[str, Any]) -> Steps:
         """Answer a handshake: with a new session, with an error, or with HTTP status 503 at a limit of the server."""
         sessions, replies, request = self._sessions, self._replies, handler.request
         broker = sessions.broker
-        session = sessions.new_session(request.cookies, gets_cookie=request.transport is not Transport.WEBSOCKET)
-        if request.context is not None:
-            session.address = request.context.address
-            session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
-            session.account = broker.account_of(session.address)
+        session = self._new_session(request)
+        self._beginning[session] = None
         try:
             broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
             message = handler.read(fields)
@@ -63,14 +72,33 @@ class HandshakeHandler:
                 raise TooManySessions
             if (message.ext or {}).get("ack") is True:
                 session.acks = Acks()
-            sessions.open(session, handler.now)
+            if session.closed is None:  # a program may have ended it by now, and again as it is opened
+                sessions.open(session, handler.now)
+            if session.closed is not None:
+                raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_POLICY))
         except AtCapacity:
             busy = Reply([], None, [], request.connection)
             busy.status, busy.is_last = 503, replies.advisor.is_draining
             return busy
         except Fault as fault:
             return replies.make(None, [replies.refusal(None, fields, fault)], [], handler.now, request.connection)
+        finally:
+            self._abandon(session)
         return self._welcome(handler, session, message, arrived_s)
+
+    def _new_session(self, request: Request) -> BayeuxSession:
+        """Create a session, not yet admitted, for the browser that the request's cookies identify or for a new one.
+
+        By a WebSocket a new browser gets no cookie.
+        """
+        sessions, broker = self._sessions, self._sessions.broker
+        session = BayeuxSession(sessions.new_id(), sessions, broker.outbox(), sessions.options)
+        session.join(request.cookies, str if request.transport is Transport.WEBSOCKET else sessions.new_id)
+        if request.context is not None:
+            session.address = request.context.address
+            session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+            session.account = broker.account_of(session.address)
+        return session
 
     def _identify(self, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
         """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
@@ -114,7 +142,7 @@ class HandshakeHandler:
             reply["ext"] = ext
         answer = replies.make(session, [reply], events, handler.now, handler.request.connection)
         answer.set_cookie = None if session.is_bound else session.cookie
-        if handler.request.transport is Transport.WEBSOCKET:
+        if handler.request.transport is Transport.WEBSOCKET and session.closed is None:  # by an extension
             sessions.move(session, handler.request.connection, handler.now)
             session.announced_hold_s, session.announced_interval_s = session.hold_s, session.interval_s
         return answer

@@ -66,7 +66,7 @@ class BayeuxProtocol(WireProtocol):
 
     def begin(self, now: float) -> None:
         """Admit sessions from now on (`WireProtocol.begin`)."""
-        self.engine.sessions.begin(now)
+        self.engine.begin(now)
 
     def sweep(self, now: float) -> bool:
         """Forget unused channels, and close WebSockets without a session (`WireProtocol.sweep`)."""

@@ -245,6 +245,31 @@ class Replies:
         message["clientId"] = hold.session.id
         return message | more
 
+    def refuse_connect(self, hold: Hold, error: str, now: float) -> Reply:
+        """Make the reply to a connect whose session has ended: its client is to begin another."""
+        message = begin_reply(hold, successful=False)
+        message["error"] = error
+        message["advice"] = self.advisor.without_session("handshake")
+        return self.make(None, [message], [], now, hold.connection)
+
+    def dismiss(
+        self, hold: Hold, events: list[Event], ext: dict[str, Any] | None, now: float, *, is_by_server: bool
+    ) -> Reply:
+        """Make the reply, with the last events, to a connect whose session was disconnected.
+
+        `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for it itself. `ext` is that of a
+        session that replays.
+        """
+        reply = begin_reply(hold, successful=True)
+        reply["advice"] = self.advisor.advice(hold.session, "none")
+        messages = [reply]
+        if is_by_server:
+            messages.append({"channel": "/meta/disconnect", "successful": True})
+        if ext is not None:
+            reply["ext"] = ext
+        session = None if ext is None else hold.session  # replay frames differ
+        return self.make(session, messages, events, now, hold.connection)
+
     def connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
         """What CometD's extensions have in the `ext` of the reply to a connect, which may come with events."""
         session = hold.session
@@ -262,7 +287,7 @@ class Replies:
         """
         self.refused[fault.error.partition(":")[0]] += 1
         if errors.is_denial(fault.error):
-            self._hooks.message_refused(session, fields, fault.error)
+            self._hooks.notify([self._hooks.message_refused], session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error
         if fields.get("channel") == HANDSHAKE:

@@ -44,6 +44,7 @@ DISMISSED: Final = "dismissed"
 DRAINED: Final = "drained"  # the server has stopped, and starts again in the same process
 EXPIRED: Final = "expired"
 INACTIVE: Final = "inactive"
+REFUSED: Final = "refused"  # it has never begun
 SLOW_CONSUMER: Final = "slow_consumer"
 TOKEN_EXPIRED: Final = "token_expired"  # noqa: S105 - not a password
 """The reasons for which a session ends."""

@@ -24,7 +24,7 @@ from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.names import is_reserved
 from halley.broker.policy import SERVER, Rights
-from halley.broker.sessions import Outputs, Session
+from halley.broker.sessions import FAULT, Outputs, Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
@@ -40,7 +40,7 @@ from halley.protocols.bayeux.outcomes import (
     Outcome,
     Request,
 )
-from halley.protocols.bayeux.replies import Replies, begin_reply
+from halley.protocols.bayeux.replies import Replies
 from halley.protocols.bayeux.revoking import revoke
 from halley.protocols.bayeux.session import (
     DISCONNECTED,
@@ -57,7 +57,7 @@ from halley.protocols.bayeux.session import (
     Reply,
     Trigger,
 )
-from halley.protocols.contract import POLICY_VIOLATION, Close
+from halley.protocols.contract import INTERNAL_ERROR, POLICY_VIOLATION, Close
 from halley.settings import Bayeux, Lazy
 
 _LOOK_S = 1.0
@@ -219,6 +219,14 @@ class Sessions:
         send = partial(self.send_to, session, now=now)
         return revoke(session, self.broker, self.rights, self.hooks, self.history, send)
 
+    def fail(self, session: Session, now: float) -> None:
+        """End the session, and refuse a held connect: the client has to begin another (`Owner.fail`)."""
+        assert isinstance(session, BayeuxSession)
+        socket = session.socket
+        self._apply(session, "cut", now, FAULT)
+        if socket is not None:
+            self.send(socket, Close([], INTERNAL_ERROR, FAULT))
+
     # Sessions
 
     def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
@@ -244,15 +252,6 @@ class Sessions:
         if session.expiry <= now:  # the sweeper runs only from time to time
             self.due(session, now)
         return session.closed is None
-
-    def new_session(self, cookies: Sequence[str] = (), *, gets_cookie: bool = True) -> BayeuxSession:
-        """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one.
-
-        With `gets_cookie` a new browser gets a cookie by the reply.
-        """
-        session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
-        session.join(cookies, self.new_id if gets_cookie else str)
-        return session
 
     def move(self, session: BayeuxSession, socket: Any, now: float) -> None:
         """Have a session's events go by a WebSocket from now on, or with None by replies to polls."""
@@ -511,23 +510,34 @@ class Sessions:
         held, reply = session.held, None
         if held is not None:
             self._end_hold(held)
-            if action == "answer_held":
-                reply = self.reply_to_connect(held, now)
-                if type(held) is Hold and held.timesync is None and not held.wants_advice:  # else it is unlike the next
-                    held.connection, session.spare = None, held
-                return reply
-            reply = self._last_reply(held, action, now, reason)
+            try:
+                if action == "answer_held":
+                    reply = self.reply_to_connect(held, now)
+                    is_usual = type(held) is Hold and held.timesync is None and not held.wants_advice
+                    if is_usual:  # as the next one may be
+                        held.connection, session.spare = None, held
+                    return reply
+                reply = self._last_reply(held, action, now, reason)
+            except Exception:
+                self.send(held.connection, Cut())  # its client would wait for an answer that never comes
+                raise
+            finally:
+                if state == "closed":
+                    self._close(session, reason, now)
         elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
-            return None
-        if state == "closed":
-            socket, session.socket = session.socket, None
-            if self.broker.close(session, reason):
-                self.broker.hits["max_interval_s"] += reason == EXPIRED
-                self.hooks.notify(self.hooks.session_closed, session, reason)
-            if socket is not None:
-                socket.await_session(now)
+        elif state == "closed":
+            self._close(session, reason, now)
         return reply
+
+    def _close(self, session: BayeuxSession, reason: str, now: float) -> None:
+        """End a session in the broker, and notify the hooks and the session's WebSocket."""
+        socket, session.socket = session.socket, None
+        if self.broker.close(session, reason):
+            self.broker.hits["max_interval_s"] += reason == EXPIRED
+            self.hooks.notify(self.hooks.session_closed, session, reason)
+        if socket is not None:
+            socket.await_session(now)
 
     def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:
         """Make the reply to a connect that is no longer held, for any reason but events and its timeout."""
@@ -546,10 +556,8 @@ class Sessions:
         elif action == "dismiss":
             return self._dismissal(held, now, is_by_server=reason != DISCONNECTED)
         elif action == "refuse":
-            message = begin_reply(held, successful=False)
-            message["error"] = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
-            message["advice"] = self.advisor.without_session("handshake")
-            return self.replies.make(None, [message], [], now, held.connection)
+            error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
+            return self.replies.refuse_connect(held, error, now)
         return None
 
     def _begin_hold(self, hold: Hold, now: float) -> None:
@@ -578,23 +586,14 @@ class Sessions:
         if self._resumed:
             self.hooks.notify(self._resumed, hold.session)
 
-    def _dismissal(self, hold: Hold, now: float, *, is_by_server: bool) -> Reply:
-        """Make the reply, with the last events, for a session that is disconnected by its client or the program.
-
-        `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
-        """
-        reply = begin_reply(hold, successful=True)
-        reply["advice"] = self.advisor.advice(hold.session, "none")
-        messages = [reply]
-        if is_by_server:
-            messages.append({"channel": "/meta/disconnect", "successful": True})
-        may_take = hold.session.unsettled is None
-        if hold.session.is_pushed:
-            hold.session.socket.send(now)
+    def _dismissal(self, held: Hold, now: float, *, is_by_server: bool) -> Reply:
+        """Make the reply, with the last events, for a session that is disconnected by its client or the program."""
+        session = held.session
+        may_take = session.unsettled is None
+        if session.is_pushed:
+            session.socket.send(now)
             may_take = False
         # All of them, of any size: no other answer follows.
-        events = self.replies.take(hold.session, now, -inf) if may_take else []
-        if hold.session.replay is not None:
-            reply["ext"] = self.history.reply_ext(hold, with_events=may_take)
-        session = hold.session if hold.session.replay is not None else None  # replay frames differ
-        return self.replies.make(session, messages, events, now, hold.connection)
+        events = self.replies.take(session, now, -inf) if may_take else []
+        ext = None if session.replay is None else self.history.reply_ext(held, with_events=may_take)
+        return self.replies.dismiss(held, events, ext, now, is_by_server=is_by_server)

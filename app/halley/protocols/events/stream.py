@@ -23,7 +23,7 @@ from halley.broker.outbox import Outbox
 from halley.broker.policy import Rights
 from halley.broker.ports import Page, Query
 from halley.broker.replaying import gaps_of, give_page, go_live, removed
-from halley.broker.sessions import Outputs, Session
+from halley.broker.sessions import FAULT, Outputs, Session
 from halley.protocols.contract import NORMAL, Close, Link, WaitFor
 from halley.protocols.events.messages import Form, Gap
 from halley.settings import Events as Options
@@ -89,12 +89,12 @@ class Streams:
         if stream not in self.all:
             return
         del self.all[stream]
-        self.broker.close(stream, reason)
         account = stream.account
         if account is not None:
             self.counts[account] -= 1
             if not self.counts[account]:
                 del self.counts[account]
+        self.broker.close(stream, reason)
 
     # sessions.Owner
 
@@ -126,6 +126,11 @@ class Streams:
             session.outbox.clear()
             session.end(DENIED, now)
         return denied
+
+    def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
+        """End the stream without what waits for its reader, which comes back for it (`Owner.fail`)."""
+        assert isinstance(session, Stream)
+        session.break_off()
 
 
 class Stream(Session):
@@ -199,6 +204,12 @@ class Stream(Session):
             frames.append(self._link.text(later))
         self._end = Close(frames, NORMAL, reason)
         self._streams.close(self, reason)
+        self._streams.broker.mark_ready(self)
+
+    def break_off(self) -> None:
+        """End the stream at once, because of a fault: what was to be written may be its cause."""
+        self._early, self._gaps, self._end = (), (), Close([], NORMAL, FAULT)
+        self._streams.close(self, FAULT)
         self._streams.broker.mark_ready(self)
 
     def release(self, later_s: float, now: float) -> None:

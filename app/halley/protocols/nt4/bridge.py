@@ -253,8 +253,7 @@ class Bridge(Observer):
 
     def subscribers_changed(self) -> None:
         """Note that other protocols' subscriptions have changed (`Values.subscribers_changed`)."""
-        for observer in self._tables.observers:
-            observer.other_subscribers_changed()
+        self._tables.notify(lambda observer: observer.other_subscribers_changed())
 
     def wants(self, topic: Topic) -> bool:
         """Return whether a session of another protocol or the history gets the topic's values."""

@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.outbox import Outbox
-from halley.broker.sessions import Outputs, Session
-from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Context, Link, ProgramDecisions, WaitFor
+from halley.broker.sessions import FAULT, Outputs, Session
+from halley.protocols.contract import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    POLICY_VIOLATION,
+    Context,
+    Link,
+    ProgramDecisions,
+    WaitFor,
+)
 from halley.protocols.nt4 import messages, values
 from halley.protocols.nt4.errors import DRAINED, LOST, MOVED, SLOW_CONSUMER, UNDECODABLE, Undecodable
 from halley.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
@@ -156,6 +164,10 @@ class Nt4Engine:
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Take away the topics that the client's rights no longer grant (`Owner.rights_changed`)."""
         return self._subscribing.rights_changed(self.client, now)
+
+    def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
+        """Close the connection because of a fault (`Owner.fail`)."""
+        self._end(FAULT, "an error in the server", now, INTERNAL_ERROR)
 
     # The end
 
@@ -311,6 +323,9 @@ class _Nobody:
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
         return 0
+
+    def fail(self, session: Session, now: float) -> None:
+        """Do nothing: the session has ended, and its connection with it."""
 
 
 _NOBODY = _Nobody()

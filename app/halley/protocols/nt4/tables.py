@@ -14,6 +14,7 @@ from typing import Any
 
 from halley.broker.aging import TimeoutQueue
 from halley.broker.broker import Broker
+from halley.broker.faults import notify
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import Rights
 from halley.broker.ports import Erasure
@@ -141,6 +142,10 @@ class Tables:
         """Report changes to `observer` from now on, after those that were added before."""
         self.observers.append(observer)
 
+    def notify(self, note: Callable[[Observer], None]) -> None:
+        """Have all observers note a change, which is complete."""
+        notify(self.observers, note, self.broker.report, "nt4")
+
     def _wake(self) -> None:
         self.broker.wake()
 
@@ -204,8 +209,7 @@ class Tables:
         for client in self.clients.values():
             if client.subscribed.matches(name):
                 self.update_subscriber(client, topic, publisher)
-        for observer in self.observers:
-            observer.created(topic)
+        self.notify(lambda observer: observer.created(topic))
         self.has_unsaved |= topic.is_persistent
         return topic
 
@@ -221,8 +225,7 @@ class Tables:
         self._drop_last(topic)
         self.topics.remove(topic)
         self._visited.forget(topic)
-        for observer in self.observers:
-            observer.deleted(topic, now)
+        self.notify(lambda observer: observer.deleted(topic, now))
         return len(known_to) + len(self.clients) // _LOOKS_OF_A_COST
 
     def delete_if_unused(self, topic: Topic, now: float) -> int:
@@ -263,8 +266,7 @@ class Tables:
         """Make a session a publisher of a topic."""
         publisher = Publisher(topic, owner, pubuid, type_name)
         topic.publishers[publisher] = None
-        for observer in self.observers:
-            observer.publishers_changed(topic, owner)
+        self.notify(lambda observer: observer.publishers_changed(topic, owner))
         return publisher
 
     def remove_publisher(self, publisher: Publisher, now: float) -> int:
@@ -276,8 +278,7 @@ class Tables:
         del topic.publishers[publisher]
         if topic.origin is owner and owner.closed is not None:  # a topic that stays must not keep it in memory
             topic.origin = None
-        for observer in self.observers:
-            observer.publishers_changed(topic, owner)
+        self.notify(lambda observer: observer.publishers_changed(topic, owner))
         return self.delete_if_unused(topic, now)
 
     def remove_publishers(self, publishers: Iterable[Publisher], now: float) -> None:
@@ -384,8 +385,7 @@ class Tables:
         self.broker.open(client, inf, now)
         if is_listed:
             self.clients[client.name] = client
-            for observer in self.observers:
-                observer.joined(client)
+            self.notify(lambda observer: observer.joined(client))
 
     def leave(self, client: Client, reason: str, now: float) -> None:
         """Remove a connection with its publishers and subscriptions (NA35); `reason` is why its session ended."""
@@ -398,6 +398,5 @@ class Tables:
         self.remove_publishers(publishers, now)
         if self.clients.get(client.name) is client:
             del self.clients[client.name]
-            for observer in self.observers:
-                observer.left(client, now)
+            self.notify(lambda observer: observer.left(client, now))
         client.forget()

@@ -14,8 +14,8 @@ from typing import Any
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.names import Pattern
-from halley.broker.sessions import Outputs, Session
-from halley.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
+from halley.broker.sessions import FAULT, Outputs, Session
+from halley.protocols.contract import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import Undecodable, Violation, WampError
 from halley.protocols.wamp.events import event_frame
@@ -271,6 +271,12 @@ class WampEngine:
         """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
         assert self.session is not None
         return self._handlers.subscribing.revoke_denied(self.session, now)
+
+    def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
+        """End the session and the connection without what waits to be written (`Owner.fail`)."""
+        self._frames, self._frames_bytes = [], 0
+        goodbye = [GOODBYE, {"message": FAULT}, errors.KILLED]
+        self._end_with([goodbye], INTERNAL_ERROR, FAULT, now, FAULT)
 
     def flush(self, now: float) -> Outputs:
         """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`)."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from halley.broker.aging import TimeoutQueue
 from halley.broker.broker import Broker
 from halley.broker.events import Event, SessionFilter
+from halley.broker.faults import notify
 from halley.broker.limits import Meters
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER, Rights
@@ -301,8 +302,8 @@ class RouterState:
     def note_refusal(self, session: WampSession | None, what: str, uri: str) -> None:
         """Count an ERROR or ABORT, and notify the listeners."""
         self.refused[uri] += 1
-        for listener in self.environment.denied:
-            listener(session, what, uri)
+        denied = self.environment.denied
+        notify(denied, lambda listener: listener(session, what, uri), self.broker.report, "listener")
 
     def await_nothing(self, engine: SessionEngine) -> None:
         """End the deadlines of an engine: its peer has a session, or its connection is over."""
