@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -48,6 +50,28 @@ def test_a_token_names_its_owner():
     assert tokens.proof(one, NOW_S)[:3] == ("ada", "user", None)
     for wrong in (new_token(), one[:-1], one + "x", one.upper(), hash_of(one), "", "\udc00", "ä"):
         assert tokens.proof(wrong, NOW_S) is None
+
+
+def test_a_wrong_token_costs_the_same_however_many_there_are():
+    """It is not compared with each: whoever sends wrong ones would keep others waiting for as long as that takes."""
+
+    def steps(number_of_tokens):
+        tokens = StaticTokens([known(new_token()) for _ in range(number_of_tokens)])
+        done, before = Counter(), sys.gettrace()
+
+        def trace(_frame, event, _argument):
+            done[event] += 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            assert tokens.proof("wrong", NOW_S) is None
+        finally:
+            sys.settrace(before)
+        return done
+
+    assert steps(10) == steps(10_000)
+    assert steps(10)["line"] > 0
 
 
 def test_a_token_ends_when_it_says():

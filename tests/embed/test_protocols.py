@@ -9,6 +9,7 @@ import pytest
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish
 from support.server import brisk, serving
+from support.streams import StreamReader
 from support.wire import request
 from websockets.exceptions import InvalidStatus
 
@@ -46,6 +47,20 @@ async def test_each_protocol_can_be_left_out(left_out):
         assert await speaks(served) == rest
         assert json.loads((await (await served.wire()).request(request("GET", "/rights"))).body)
         assert b"halley_sessions" in exposition(served.house)
+
+
+async def test_each_protocol_keeps_only_the_beginning_of_a_user_agent():
+    """Its length is the client's choice, and it stays in memory for as long as the session."""
+    agent = "x" * 6_000
+    async with serving(brisk(nt4={"enabled": True, "port": 0})) as served:
+        await (await served.wire()).post(HANDSHAKE, user_agent=agent)
+        await StreamReader.open(served, "/events/a", user_agent=agent)
+        peers = [await each.connect(served.url, user_agent_header=agent) for each in (wamp, nt4)]
+        await peers[0].join()
+        kept = {session.protocol: session.user_agent for session in served.house.broker.sessions.values()}
+        assert kept == {protocol.name: agent[:200] for protocol in served.house.protocols}
+        for peer in peers:
+            await peer.close()
 
 
 async def test_a_program_publishes_and_hears_where_clients_have_no_bayeux():

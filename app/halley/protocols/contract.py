@@ -38,6 +38,8 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG 
 INTERNAL_ERROR, TRY_AGAIN_LATER = 1011, 1013
 """Status codes with which a WebSocket is closed (RFC 6455, 7.4.1)."""
 
+_USER_AGENT_CHARS = 200
+
 ABNORMAL = 1006
 """In place of a status code: cut the connection, and send nothing more, not even what was written before."""
 
@@ -134,6 +136,11 @@ class Context(Protocol):
     @property
     def port(self) -> int:
         """The peer's port; 0 if it is not known."""
+
+
+def user_agent_of(context: Context) -> str:
+    """The User-Agent that a session keeps of its request: as much as tells programs apart, whatever a client sends."""
+    return context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
 
 
 class ProgramDecisions(Protocol):

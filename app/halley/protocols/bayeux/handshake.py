@@ -23,11 +23,11 @@ from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import REFUSED, BayeuxSession, Reply
 from halley.protocols.bayeux.sessions import Sessions
+from halley.protocols.contract import user_agent_of
 
 _VERSION = re.compile(r"([0-9]{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _ELEMENT = re.compile(r"\.([0-9]*)([A-Za-z0-9]*)")
 _OUR_VERSION = "1.0"
-_USER_AGENT_CHARS = 200
 
 
 class HandshakeHandler:
@@ -96,7 +96,7 @@ class HandshakeHandler:
         session.join(request.cookies, str if request.transport is Transport.WEBSOCKET else sessions.new_id)
         if request.context is not None:
             session.address = request.context.address
-            session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+            session.user_agent = user_agent_of(request.context)
             session.account = broker.account_of(session.address)
         return session
 

@@ -12,7 +12,7 @@ from halley.broker.errors import AtCapacity, TooManyStreams, TooManyStreamsFromA
 from halley.broker.names import Pattern
 from halley.broker.policy import Proof
 from halley.broker.sessions import Cursor
-from halley.protocols.contract import Context, Link, WireProtocol
+from halley.protocols.contract import Context, Link, WireProtocol, user_agent_of
 from halley.protocols.events.messages import Form, Gap
 from halley.protocols.events.stream import NAME, Stream, Streams
 
@@ -53,7 +53,7 @@ class Events(WireProtocol):
         stream = Stream(secrets.token_hex(_ID_BYTES), streams, link, form)
         stream.prove(proof, broker.clock_offset_s)
         stream.address = context.address
-        stream.user_agent = context.headers.get("user-agent", "")
+        stream.user_agent = user_agent_of(context)
         stream.account = broker.account_of(context.address)
         self._check_admission(stream.account)
         broker.check_capacity(stream, list(beginning.patterns))

@@ -11,7 +11,7 @@ from halley.broker.broker import Broker
 from halley.broker.limits import text_bytes
 from halley.broker.names import Pattern
 from halley.broker.sessions import Owner, Session
-from halley.protocols.contract import Context, Link
+from halley.protocols.contract import Context, Link, user_agent_of
 from halley.protocols.nt4.messages import Subscribe
 from halley.protocols.nt4.names import V40, is_reserved
 from halley.protocols.nt4.pacing import Interest, Output
@@ -63,7 +63,7 @@ class Client(Session):
         self.context = context
         self.address = context.address
         self.account = broker.account_of(context.address)
-        self.user_agent = context.headers.get("user-agent", "")
+        self.user_agent = user_agent_of(context)
         host = f"[{context.address}]" if ":" in context.address else context.address
         self.connection = f"{host}:{context.port}"
         self.version = 0x0400 if link.subprotocol == V40 else 0x0401

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from halley.broker.errors import AtCapacity, InvalidName
+from halley.protocols.contract import user_agent_of
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.authentication import Authenticated, Pending
 from halley.protocols.wamp.errors import Violation, WampError
@@ -13,7 +14,6 @@ from halley.protocols.wamp.names import Grammar, check_uri
 from halley.protocols.wamp.session import Realm, RequestQueue, SessionEngine, WampSession
 from halley.protocols.wamp.state import RouterState
 
-_USER_AGENT_CHARS = 200
 _CLIENT_ROLES = frozenset({"publisher", "subscriber", "caller", "callee"})
 
 
@@ -103,7 +103,7 @@ class Handshake:
         kind, _, _ = engine.format.kind.partition("+")  # what is behind it is of the framing
         session.transport = {"type": kind, "protocol": engine.format.subprotocol}
         session.address = engine.context.address
-        session.user_agent = engine.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+        session.user_agent = user_agent_of(engine.context)
         session.account = broker.account_of(session.address)
         try:
             state.open(session, now)
