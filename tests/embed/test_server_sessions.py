@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from support.messages import HANDSHAKE, connect, subscribe
 from support.server import brisk, serving
 
-from halley.settings import Record
+from halley.settings import Access, Record
 
 
 @asynccontextmanager
@@ -72,6 +73,26 @@ async def test_what_a_program_subscribes_is_delivered_while_the_session_is_behin
         await served.halley.publish("/new", "live")
         assert await connected(wire, client_id, 1) == ["live"]
         assert told == [("subscribed", "/old"), ("subscribed", "/new")]
+
+
+async def test_what_a_program_subscribes_is_not_the_rules_to_take():
+    """New rules end what the client has subscribed to; the rest the program takes back itself."""
+    both = tuple(Access("*", "subscribe", channel) for channel in ("/a", "/b"))
+    async with serving(brisk(access=both)) as served:
+        wire = await served.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await wire.post(connect(client_id))
+        await wire.post(subscribe(client_id, "/a", "/b"))
+        session = served.halley.session(client_id)
+        for channel in ("/b", "/private/ada"):
+            session.subscribe(channel)
+        settings = replace(served.house.settings, access=(Access("*", "subscribe", "/news"),))
+        assert served.house.reloading.regrant(settings) == (0, 1)
+        assert session.subscriptions == ["/b", "/private/ada"]
+        await served.halley.publish("/private/ada", 1)
+        assert await connected(wire, client_id, 1) == [1]
+        session.unsubscribe("/private/ada")
+        assert session.subscriptions == ["/b"]
 
 
 async def test_an_ended_session_is_not_subscribed(tmp_path):

@@ -25,6 +25,9 @@ class Known:
         self.users = {user.id: user for user in users}
         self.withdrawn: set[Token | User] = set()
 
+    def note_unread(self) -> None:
+        """Count nothing."""
+
     @property
     def accept_tokens(self) -> bool:
         """Whether any tokens are accepted."""

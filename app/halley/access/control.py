@@ -69,7 +69,8 @@ class Authenticator:
 class AccessControl:
     """Answers by the settings that count now who a client is and what it may do (`policy.Identities`, `policy.Rights`).
 
-    `rights` are those of the rules. `refused` is called for each token that proves nothing.
+    `rights` are those of the rules. `refused` is called for each token that proves nothing. `program_reads` returns
+    whether the program proves identities too, so that it may read tokens; `unread` counts those that nobody has read.
     """
 
     def __init__(
@@ -78,9 +79,12 @@ class AccessControl:
         rights: Rights,
         authenticator: Authenticator,
         refused: Callable[[TokenRefused], None] = lambda _: None,
+        program_reads: Callable[[], bool] = lambda: False,
     ) -> None:
         self._authenticator = authenticator
         self._refused = refused
+        self._program_reads = program_reads
+        self.unread = 0
         self.change(settings, rights)
 
     def change(self, settings: Settings, rights: Rights) -> None:
@@ -119,6 +123,16 @@ class AccessControl:
         except TokenRefused as refused:
             self._refused(refused)
             raise
+
+    def note_unread(self) -> None:
+        """Count a token that was not read, unless the program may have read it."""
+        if not self._program_reads():
+            self.unread += 1
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the server, or else the program, can make anything of a token."""
+        return self.accept_tokens or self._program_reads()
 
     def is_current(self, credential: Token | User | None) -> bool:
         """Whether the settings still have this credential; True for None, which cannot be withdrawn."""

@@ -59,7 +59,7 @@ def is_hash(text: str) -> bool:
 class StaticTokens:
     """The tokens that the settings list.
 
-    They are found by their hash: how long that takes tells nothing, since nobody can make a token of a hash.
+    They are found by their hash. How long that takes reveals nothing of use, as nobody can make a token of a hash.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:

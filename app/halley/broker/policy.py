@@ -130,6 +130,9 @@ class Identities(Protocol):
     def is_current(self, credential: Token | User | None) -> bool:
         """Whether a proof with this credential still counts: the credential has not been withdrawn or changed."""
 
+    def note_unread(self) -> None:
+        """Count a token that was not read, since none is accepted."""
+
 
 class NoIdentities:
     """The identities of a server that knows nobody: no tokens, and no users."""
@@ -144,6 +147,24 @@ class NoIdentities:
     def is_current(self, credential: Token | User | None) -> bool:
         """Whether `credential` is None, as in an anonymous client's proof: there are no credentials here."""
         return credential is None
+
+    def note_unread(self) -> None:
+        """Count nothing."""
+
+
+def proved_by(token: object, identities: Identities, wall_s: float) -> Proof:
+    """What a client proves by what it has sent as a token, None if nothing, at `wall_s`. Raises `TokenRefused`.
+
+    Where no tokens are accepted it may be meant for a proxy, or for a program's policy: it is not read.
+    """
+    if token is None:
+        return ANONYMOUS
+    if not identities.accept_tokens:
+        identities.note_unread()
+        return ANONYMOUS
+    if not isinstance(token, str):
+        raise TokenRefused("the token is not a string")
+    return identities.prove(token, wall_s)
 
 
 def as_in_rules(what: Pattern) -> Pattern:

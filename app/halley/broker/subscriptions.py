@@ -37,6 +37,8 @@ DROPPED_AT_ONCE = 4_096
 class Subscription(Generic[Subscriber]):
     """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
 
+    `sessions` are in the order of subscribing, each with whether the program has subscribed it: rules have not granted
+    that, so they do not take it away.
     `number` is the subscription's id in WAMP, 0 while no WAMP session has it. `alone` is what is found of a topic that
     no other subscription matches, None if that was not asked for since `sessions` changed.
     """
@@ -46,7 +48,7 @@ class Subscription(Generic[Subscriber]):
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
         self.number = 0
-        self.sessions: dict[Subscriber, None] = {}  # a set that keeps the order of subscribing
+        self.sessions: dict[Subscriber, bool] = {}
         self.alone: Matched[Subscriber] | None = None
 
 
@@ -96,7 +98,7 @@ class TopicIndex(Generic[Subscriber]):
                 self._children[pattern.topic] = subscription
             else:
                 self._count(pattern, 1)
-        subscription.sessions[session] = None
+        subscription.sessions[session] = False
         self._forget(subscription)
         return subscription
 

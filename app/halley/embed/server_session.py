@@ -146,7 +146,10 @@ class ServerSession:
         return sessions.send_to(self._session, event, monotonic())
 
     def subscribe(self, channel: str) -> None:
-        """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""
+        """Subscribe the session to a channel or pattern, without asking rules or policy. Raises `ValueError`.
+
+        No change of the rules takes that away: `unsubscribe` does, the client itself, or the end of the session.
+        """
         self._engine.subscribe(self._session, channel, pattern_of(channel, self._engine), monotonic())
 
     def unsubscribe(self, channel: str) -> None:

@@ -139,7 +139,7 @@ class Context(Protocol):
 
 
 def user_agent_of(context: Context) -> str:
-    """The User-Agent that a session keeps of its request: as much as tells programs apart, whatever a client sends."""
+    """The User-Agent that a session keeps of its request: as much as distinguishes programs, and no more."""
     return context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
 
 

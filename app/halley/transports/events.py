@@ -125,6 +125,7 @@ class EventsEndpoint(Endpoint):
         asked = self._read(channel, pairs, head)
         if head.method == "HEAD":
             await self._admit(asked, caller, head)
+            caller.require_still()
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(asked.form, scope)})
             await send({"type": "http.response.body", "body": b""})
             return
@@ -209,8 +210,6 @@ class EventsEndpoint(Endpoint):
                 raise Rejection(503, BEHIND, headers=(RETRY_AFTER,))
         if asked.last and commits.log is not None:
             beginning = beginning._replace(after=await self._before_last(asked, caller), log=None)
-        for pattern in patterns:  # again: the rules may have changed meanwhile
-            caller.require("subscribe", pattern)
         return beginning
 
     async def _before_last(self, asked: Asked, caller: Caller) -> int:
@@ -243,6 +242,7 @@ class EventsEndpoint(Endpoint):
             link = connection.stream()
         else:
             link = AsgiStream(send, self._settings.limits.write_s)
+        caller.require_still()
         try:
             engine, first = self._events.open(beginning, link, form, caller.proof, head, monotonic())
         except AtCapacity:
@@ -283,6 +283,7 @@ class EventsEndpoint(Endpoint):
             return
         answer = orjson.loads(reply.parts[0])
         if not answer["successful"]:
+            caller.require_still()  # of a token that is gone HTTP has its own word
             raise self._refusal(answer["error"], caller)
         position = (answer.get("ext") or {}).get("position")
         headers = [(b"content-type", b"application/json"), *PRIVATE, *cors_in(scope)]

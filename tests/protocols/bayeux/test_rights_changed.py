@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.bayeux import House, Later
 from support.bayeux_peers import handshake
+from support.messages import publish
 
 from halley.access.rules import AccessRules, Rule
 from halley.broker.events import Event
@@ -144,6 +145,91 @@ def test_a_subscription_that_awaits_a_policy_is_checked_again(house):
     change(house, NEWS)
     assert asked.resume(True).only["error"] == DENIED
     assert not peer.session.subscriptions
+
+
+def test_what_is_stored_is_acknowledged():
+    """A right that goes after the append changes nothing: the publisher would publish again what others have got."""
+    house = House(rights=rules(CHAT), history={})
+    hearer, peer = house.join(), house.join()
+    hearer.subscribe(CHAT)
+    sent = house.send(publish("/chat/x", 1, clientId=peer.id, ext={"audience": None}))
+    assert sent.is_pending
+    house.rights.rules = AccessRules([])
+    house.log.commit(now=house.now)
+    house.turn()
+    assert (sent.only["successful"], sent.only["ext"]) == (True, {"position": 1})
+
+
+def test_a_publish_that_has_waited_for_its_turn_only_is_checked_once():
+    """The rules are asked once for each message, where nothing was awaited in between."""
+    house = House(rights=rules(CHAT))
+    peer, asked = house.join(), []
+    house.rights.may = lambda *question: asked.append(question) or True
+    house.send(publish("/chat/x", 1, clientId=peer.id, ext={"audience": None}))
+    peer.subscribe(CHAT)
+    assert [verb for _, verb, *_ in asked] == ["publish", "subscribe"]
+
+
+# What the program has subscribed
+
+
+def give(house, peer, channel):
+    """Subscribe a session as the program does."""
+    house.engine.subscribe(peer.session, channel, to_pattern(channel, Bounds(255, 16)), house.now)
+
+
+@pytest.mark.parametrize("had_it", [False, True])
+def test_what_the_program_has_subscribed_stays(house, had_it):
+    """No rule has granted it, so none takes it away, also where the client has subscribed to it before or after."""
+    peer = house.join()
+    channel = "/chat/x" if had_it else "/private/ada"
+    if had_it:
+        peer.subscribe(channel, "/chat/y")
+    give(house, peer, channel)
+    assert change(house, NEWS) == (0, int(had_it))
+    assert peer.connect(advice={"timeout": 0}).messages[1:] == [notice("/chat/y")] * had_it
+    assert peer.subscribe(channel).only["error"] == DENIED
+    house.publish(channel, 1)
+    assert peer.connect().events == [(channel, 1)]
+    assert change(house, NEWS) == (0, 0)
+
+
+def test_what_the_program_takes_back_is_gone(house):
+    """And if the client subscribes to it then, it is the rules' again."""
+    peer = house.join()
+    give(house, peer, "/chat/x")
+    house.engine.unsubscribe(peer.session, "/chat/x", to_pattern("/chat/x", Bounds(255, 16)))
+    assert not peer.session.subscriptions
+    peer.subscribe("/chat/x")
+    assert change(house, NEWS) == (0, 1)
+    assert not peer.session.subscriptions
+
+
+def test_what_the_client_ends_itself_is_gone(house):
+    """Its unsubscribe counts, whoever has subscribed it."""
+    peer = house.join()
+    give(house, peer, "/private/ada")
+    assert peer.unsubscribe("/private/ada").only["successful"] is True
+    assert not peer.session.subscriptions
+    assert peer.subscribe("/private/ada").only["error"] == DENIED
+
+
+def test_with_its_token_a_session_loses_what_the_program_has_subscribed_too(house):
+    """The program has subscribed somebody who proved who it is."""
+    peer = house.join(ext={"authentication": "ada's"})
+    give(house, peer, "/private/ada")
+    house.identities.withdrawn.add(ADA)
+    assert change(house, CHAT, NEWS) == (1, 0)
+    assert house.hearers("/private/ada") == []
+    assert not peer.is_known
+
+
+def test_a_session_takes_no_memory_for_what_its_program_has_not_subscribed(house):
+    """What the program has subscribed is noted where the index has the subscription anyway."""
+    peer = house.join()
+    peer.subscribe(CHAT)
+    (shared,) = peer.session.subscriptions.values()
+    assert shared.sessions == {peer.session: False}
 
 
 def test_a_session_whose_token_is_gone_ends_as_with_an_expired_one(house):

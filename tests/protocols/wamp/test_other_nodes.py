@@ -175,6 +175,68 @@ def test_rights_hold_for_what_is_at_another_node() -> None:
         assert one.is_refused_call(f"wamp.subscription.{procedure}", number) == "wamp.error.no_such_subscription"
 
 
+def waiting(*granted: str) -> tuple[World, Peer]:
+    """A node that waits for the answers of others, with these verbs for all, and a client of it."""
+    everything = [Pattern(Match.DESCENDANTS, above) for above in ("", "wamp")]
+    world = World(
+        nodes=Nodes(), rights=AccessRules([Rule("*", each, what, True) for each in granted for what in everything])
+    )
+    return world, world.joined()
+
+
+@pytest.mark.parametrize(
+    ("needs", "procedure", "args"),
+    [
+        ("call", "wamp.session.count", []),
+        ("call", "wamp.session.list", []),
+        ("call", "wamp.session.get", [1]),
+        ("call", "wamp.subscription.list", []),
+        ("call", "wamp.subscription.match", ["a"]),
+        ("call", "wamp.subscription.get", [1]),
+        ("call", "wamp.subscription.list_subscribers", [1]),
+        ("call", "wamp.subscription.count_subscribers", [1]),
+        ("call", "wamp.subscription.remove_subscriber", [1, 2]),
+        ("subscribe", "wamp.subscription.lookup", ["a"]),
+    ],
+)
+def test_a_right_that_goes_while_other_nodes_are_asked_shows_nothing(
+    needs: str, procedure: str, args: list[Any]
+) -> None:
+    """The rules are asked again when all answers are there: the right to call, or the one that is needed instead."""
+    world, one = waiting("call", "subscribe")
+    one.say([48, 7, {}, procedure, args])
+    assert one.hears_nothing()
+    world.router.rights = AccessRules([])
+    world.waiting.end(([], True))
+    world.turn()
+    assert one.hear() == [8, 48, 7, {}, "wamp.error.not_authorized"]
+
+
+@pytest.mark.parametrize("procedure", ["kill", "kill_by_authid", "kill_by_authrole", "kill_all"])
+def test_what_was_done_while_the_right_was_there_is_acknowledged(procedure: str) -> None:
+    """The sessions have ended before others are asked."""
+    world, one = waiting("call")
+    other = world.joined()
+    wanted = {"kill": [other.number], "kill_by_authid": [other.welcome["authid"]], "kill_by_authrole": ["anonymous"]}
+    one.say([48, 7, {}, f"wamp.session.{procedure}", wanted.get(procedure, [])])
+    assert other.hear()[0] == 6
+    world.router.rights = AccessRules([])
+    world.waiting.end(([], True))
+    world.turn()
+    assert one.hear()[:2] == [50, 7]
+
+
+def test_the_procedures_that_ask_other_nodes_are_all_tried() -> None:
+    """A new procedure needs a row above, or does not wait for others."""
+    world, _ = waiting("call")
+    procedures = world.joined().engine._handlers.procedures.by_uri
+    alone = {"wamp.session.add_testament", "wamp.session.flush_testaments", "wamp.subscription.get_events"}
+    marks = [*test_a_right_that_goes_while_other_nodes_are_asked_shows_nothing.pytestmark]  # type: ignore[attr-defined]
+    tried = {row[1] for mark in marks for row in mark.args[1]}
+    killing = {name for name in procedures if name.startswith("wamp.session.kill")}
+    assert tried | killing | alone == procedures.keys()
+
+
 def test_an_answer_without_a_node_says_so() -> None:
     """In the details, since a keyword argument would change the type of the result for some clients."""
     here, there, way = two()

@@ -1,4 +1,7 @@
-"""What a program's hooks say about a message: policy and authorizers, listeners, services; and the channels that exist.
+"""What a message may do, as the rules and a program's hooks say it; and the channels that exist.
+
+The rules are asked first, since they do not wait; then policy and authorizers, once; and, where any of these had to be
+waited for, the rules again: they may have changed meanwhile, and a right that is gone must not have an effect.
 
 Those that may have to wait are generators to `yield from`. An exception in a hook is reported, and then counts as the
 hook's docstring says (`hooks.py`).
@@ -8,14 +11,14 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from halley.access.program_policy import Checks, Refused
 from halley.broker.aging import AT_ONCE, expired, has_expired
 from halley.broker.broker import Broker
 from halley.broker.names import Pattern
-from halley.broker.policy import ANONYMOUS, SERVER, Proof
+from halley.broker.policy import ANONYMOUS, SERVER, Proof, Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.hooks import Hooks
@@ -93,30 +96,61 @@ class Channels:
 class Authorization:
     """Asks the hooks of a program about the messages of requests, and notifies them of new channels."""
 
-    def __init__(self, broker: Broker, hooks: Hooks, bounds: Bounds) -> None:
+    def __init__(self, broker: Broker, rights: Rights, hooks: Hooks, bounds: Bounds) -> None:
         self.channels = Channels(broker.limits.channels, broker.hits)
         self._index = broker.index
+        self._rights = rights
         self._hooks = hooks
         self._bounds = bounds
 
-    def may(
+    def authorize(
+        self,
+        handler: RequestHandler,
+        session: BayeuxSession | None,
+        verb: Verb,
+        wanted: Mapping[str, Pattern],
+        message: Message,
+        visitor: Proof = ANONYMOUS,
+    ) -> Steps:
+        """Check that a session may do what the rules have allowed it, or without one the `visitor`. Raises `Fault`.
+
+        `wanted` are the channels or patterns, by name. The first to use a channel also needs the permission to create
+        it. If others have had their turn since the message was begun, the session must still be there, and the rules
+        are asked again: what follows must not wait.
+        """
+        message.sender = visitor if session is None else session
+        if session is None or session.role != SERVER:
+            for name, pattern in wanted.items():
+                yield from self._ask_program(handler, session, verb, name, pattern, message)
+        if not handler.has_paused:
+            return
+        if session is None:
+            handler.visitor()
+        elif session.closed is not None:
+            raise Fault(errors.SESSION_UNKNOWN)
+        for pattern in wanted.values():
+            self.check_rules(session, verb, pattern, visitor)
+
+    def check_rules(
+        self, session: BayeuxSession | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS
+    ) -> None:
+        """Check that the rules let a session do something, or without one the `visitor`. Raises `Fault`."""
+        rights = self._rights
+        if not rights.may(session, verb, what, visitor):
+            has_reason = session is not None or rights.are_written
+            denied, _ = _DENIALS[verb]
+            raise Fault(denied.format(errors.DENIED_BY_POLICY) if has_reason else errors.SESSION_UNKNOWN)
+
+    def _ask_program(
         self,
         handler: RequestHandler,
         session: BayeuxSession | None,
         verb: Verb,
         channel: str,
+        pattern: Pattern,
         message: Message,
-        visitor: Proof = ANONYMOUS,
     ) -> Steps:
-        """Check that policy and authorizers let a session subscribe or publish to a channel. Raises `Fault`.
-
-        A subscription may also be to a pattern. The first to use a channel also needs the permission to create it.
-        `visitor` is what a request without a session has proved.
-        """
-        message.sender = visitor if session is None else session
-        if session is not None and session.role == SERVER:
-            return
-        hooks, pattern = self._hooks, to_pattern(channel, self._bounds)
+        hooks = self._hooks
         denied, create_denied = _DENIALS[verb]
         if hooks.watch_channels and channel not in self.channels:
             yield from self._pass(handler, hooks.check("create", channel, pattern, session, message), create_denied)

@@ -107,10 +107,10 @@ class BayeuxEngine:
         self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, lazy, new_id)
         self.bounds = bounds = self.sessions.bounds
         self._history = history
-        self._authorization = authorization = Authorization(broker, hooks, bounds)
+        self._authorization = authorization = Authorization(broker, rights, hooks, bounds)
         self._handshakes = HandshakeHandler(self.sessions, identities, authorization)
         self._publishes = PublishHandler(broker, rights, hooks, self.sessions, authorization)
-        self._subscriptions = SubscribeHandler(broker, rights, hooks, bounds, history, authorization)
+        self._subscriptions = SubscribeHandler(broker, hooks, bounds, history, authorization)
 
     # What a transport calls
 
@@ -139,10 +139,13 @@ class BayeuxEngine:
     def subscribe(self, session: BayeuxSession, name: str, pattern: Pattern, now: float) -> None:
         """Subscribe a session to a pattern, without asking whether it may; no effect if the session has ended.
 
-        A session that replays gets its events from now on.
+        A session that replays gets its events from now on. The subscription is the program's own from now on, also if
+        the client had it before: changed rules leave it.
         """
         if session.closed is None:
             self._subscriptions.add(session, {name: pattern}, {}, now)
+            if pattern in session.subscriptions:  # no hook has ended it
+                session.subscriptions[pattern].sessions[session] = True
 
     def unsubscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
         """End a session's subscription to a pattern, and what it has yet to replay of that; no effect without one."""
@@ -240,8 +243,11 @@ class BayeuxEngine:
                 and request.transport is not CALLBACK_POLLING
                 and (request.token is None or not self.identities.accept_tokens)
             )
-        is_usual = is_usual and self._is_usual_publish(fields)
-        return self._publish_usual(request, session, fields, now) if is_usual else None
+        if not is_usual or not self._is_usual_publish(fields):
+            return None
+        if request.token is not None:
+            self.identities.note_unread()
+        return self._publish_usual(request, session, fields, now)
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
         """Whether a message publishes to a channel that has a name as usual, and concerns no hook of the program."""
@@ -336,6 +342,7 @@ class BayeuxEngine:
     def _answer(self, handler: RequestHandler, message: Message) -> Steps:
         """Handle any message but a handshake or connect, and return its reply. Raises `Fault`."""
         channel = message.channel
+        handler.has_paused = False
         reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
         if channel == "/meta/subscribe":

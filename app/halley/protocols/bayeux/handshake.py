@@ -13,7 +13,7 @@ from typing import Any
 
 from halley.broker.errors import AtCapacity, TokenRefused, TooManySessions
 from halley.broker.events import Event
-from halley.broker.policy import Identities
+from halley.broker.policy import Identities, proved_by
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault
@@ -105,14 +105,13 @@ class HandshakeHandler:
         token = _token_of(message)
         if token is None:
             token = request.token
-        if not self._identities.accept_tokens or token is None:
+        if token is None:
             return
-        if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
+        is_url = request.transport is Transport.CALLBACK_POLLING
+        if is_url and self._identities.accept_tokens:  # a URL ends up in logs, histories and Referer headers
             raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
         try:
-            if not isinstance(token, str):
-                raise TokenRefused("the token is not a string")
-            proof = self._identities.prove(token, self._sessions.wall_s(now))
+            proof = proved_by(token, self._identities, self._sessions.wall_s(now))
         except TokenRefused as refused:
             raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
         session.prove(proof, self._sessions.broker.clock_offset_s)

@@ -24,6 +24,7 @@ from halley.broker.broker import Broker
 from halley.broker.commits import Published
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
 from halley.broker.events import Audience, Event
+from halley.broker.names import Match, Pattern
 from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Proof, Rights
 from halley.broker.traceparent import IN_BAYEUX
@@ -95,9 +96,8 @@ class PublishHandler:
             event.details = self._broker.flows["bayeux"].traced(event.details, IN_BAYEUX, traceparent)
         self._check_predecessor(message, event, handler.now)
         self._check_rate(request, session, handler.now)
-        yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
-        if session is not None and session.closed is not None:  # it ended while the policy was awaited
-            raise Fault(errors.SESSION_UNKNOWN)
+        wanted = {channel: Pattern(Match.EXACT, topic)}
+        yield from self._authorization.authorize(handler, session, "publish", wanted, message, visitor)
         self._authorization.ensure_channel(channel, handler.now)
         if not is_service:
             event.idempotency_key = self._key(message, "idempotency_key")
@@ -129,10 +129,8 @@ class PublishHandler:
     def _event(self, session: BayeuxSession | None, topic: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
         """Make the event, if the session may publish it, or without one the visitor. Raises `Fault`."""
         payload = self._encode(data)
-        rights = self._rights
-        if not rights.may(session, "publish", topic, visitor):
-            has_reason = session is not None or rights.are_written
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if has_reason else errors.SESSION_UNKNOWN)
+        if not self._rights.may(session, "publish", topic, visitor):
+            self._authorization.check_rules(session, "publish", topic, visitor)
         if session is None:
             return Event(topic, payload, authid=visitor.authid, role=visitor.role)
         return Event(topic, payload, session.id, "bayeux", session.authid, session.role)

@@ -10,7 +10,7 @@ from halley.broker.errors import Refusal, TokenRefused
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.pending import Pending
-from halley.broker.policy import ANONYMOUS, Identities, Identity, Proof
+from halley.broker.policy import Identities, Identity, Proof, proved_by
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Fields, Refused
@@ -34,6 +34,8 @@ class RequestHandler:
     `replies` are those to the messages so far, in their order and some of them encoded; `extra` are those of services
     to a sender without a session. `latest` are new subscriptions that asked for the last values. `held_back` are
     replies that are not complete until their events are settled. `client_id` is the first that a message names.
+    `has_paused` says whether others have had their turn since the present message was begun, so that rights may have
+    changed.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class RequestHandler:
         "_sessions",
         "client_id",
         "extra",
+        "has_paused",
         "held_back",
         "latest",
         "now",
@@ -63,6 +66,7 @@ class RequestHandler:
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
         self.client_id: str | None = None
+        self.has_paused = False
         self._done, self._delivered = 0, sessions.broker.delivered  # in this turn, and when it began
         self._pending: Paused | None = None  # waits for the events of `held_back`
 
@@ -118,19 +122,16 @@ class RequestHandler:
     def visitor(self) -> Proof:
         """What a request without a session has proved; checked once a request, since a signature costs time.
 
-        Raises `Fault`.
+        Raises `Fault`, also if the token has been withdrawn since.
         """
         request = self.request
-        if not self._identities.accept_tokens or request.token is None:
-            return ANONYMOUS
         if request.visitor is None and request.refused is None:
             try:
-                request.visitor = self._identities.prove(request.token, self._sessions.wall_s(self.now))
+                request.visitor = proved_by(request.token, self._identities, self._sessions.wall_s(self.now))
             except TokenRefused as refused:
                 request.refused = refused
-        if request.visitor is None:
-            assert request.refused is not None
-            raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
+        if request.visitor is None or not self._identities.is_current(request.visitor.credential):
+            raise Fault(errors.PUBLISH_DENIED.format((request.refused or TokenRefused).reason))
         return request.visitor
 
     def answer(self, session: BayeuxSession | None, message: Message, data: Any) -> None:
@@ -155,6 +156,7 @@ class RequestHandler:
 
     def next_turn(self) -> Steps:
         """Let others have their turn of the loop."""
+        self.has_paused = True
         _, self.now = yield AwaitTurn(self.request)
         self._done, self._delivered = 1, self._sessions.broker.delivered
 
@@ -165,6 +167,7 @@ class RequestHandler:
             # The client waits for the server, so its session must not expire meanwhile.
             longest_s = sessions.options.policy_s + session.max_interval_s
             sessions.broker.touch(session, max(session.deadline, self.now + longest_s))
+        self.has_paused = True
         verdict, self.now = yield AwaitHook(awaitable)
         if isinstance(verdict.error, TimeoutError):
             sessions.broker.hits["policy_s"] += 1

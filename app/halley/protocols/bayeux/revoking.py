@@ -31,9 +31,13 @@ def revoke(
 ) -> int:
     """Take away the subscriptions that the session's rights no longer grant; return their number.
 
-    `send` sends an event to the session.
+    What the program has subscribed the session to is not the rules' to take. `send` sends an event to the session.
     """
-    denied = [each for each in session.subscriptions if not rights.may(session, "subscribe", each)]
+    denied = [
+        pattern
+        for pattern, subscription in session.subscriptions.items()
+        if not subscription.sessions[session] and not rights.may(session, "subscribe", pattern)
+    ]
     if not denied:
         return 0
     history.forget(session, denied)

@@ -7,7 +7,6 @@ from typing import Any
 from halley.broker.broker import Broker
 from halley.broker.errors import InvalidName, Refusal
 from halley.broker.names import Pattern
-from halley.broker.policy import Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault
@@ -26,14 +25,12 @@ class SubscribeHandler:
     def __init__(
         self,
         broker: Broker,
-        rights: Rights,
         hooks: Hooks,
         bounds: Bounds,
         history: Replayer,
         authorization: Authorization,
     ) -> None:
         self._broker = broker
-        self._rights = rights
         self._hooks = hooks
         self._bounds = bounds
         self._history = history
@@ -50,19 +47,16 @@ class SubscribeHandler:
             if handler.is_long():
                 yield from handler.next_turn()
             pattern = self._pattern(name)
-            self._check_right(session, pattern)
+            if pattern.topic.partition("/")[0] == "meta":
+                raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
+            self._authorization.check_rules(session, "subscribe", pattern)
             if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
                 wanted[name] = pattern
         self._check_capacity(session, list(wanted.values()))
-        for name in wanted:
-            yield from self._authorization.may(handler, session, "subscribe", name, message)
         reached = self._history.reach(message, wanted)
         if reached is not None:
             yield from handler.wait(reached)
-        if session.closed is not None:  # it ended meanwhile
-            raise Fault(errors.SESSION_UNKNOWN)
-        for pattern in wanted.values():
-            self._check_right(session, pattern)  # again: the rules may have changed meanwhile
+        yield from self._authorization.authorize(handler, session, "subscribe", wanted, message)
         self._check_capacity(session, list(wanted.values()))
         ext = self.add(session, wanted, message.ext or {}, handler.now)
         if message.ext is not None and message.ext.get("latest") is True:
@@ -116,11 +110,6 @@ class SubscribeHandler:
             wanted = [pattern for pattern in handler.latest if pattern in session.subscriptions]
             for event in broker.values.latest(wanted, broker.limits.queue_events, now):
                 broker.deliver(session, event, now)
-
-    def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
-        is_meta = pattern.topic.partition("/")[0] == "meta"
-        if is_meta or not self._rights.may(session, "subscribe", pattern):
-            raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
 
     def _check_capacity(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:

@@ -470,7 +470,7 @@ class WampEngine:
         *,
         blocks: bool = True,
     ) -> None:
-        """Call `then` with the time, now or later, if the program's own policy allows it.
+        """Call `then` with the time, now or later, if the program's own policy allows what the rules have allowed.
 
         `request` is the message that is refused otherwise. `blocks` makes the requests behind it wait meanwhile.
         Raises `WampError` where the policy denies it at once.
@@ -488,7 +488,8 @@ class WampEngine:
         if isinstance(permission, bool):
             decided(permission, None, now)
         else:
-            self.wait_for(request, permission, self._state.environment.policy_s, decided, blocks=blocks)
+            limit_s = self._state.environment.policy_s
+            self.wait_for(request, permission, limit_s, decided, needs=(verb, what), blocks=blocks)
 
     def wait_for(
         self,
@@ -497,11 +498,13 @@ class WampEngine:
         limit_s: float,
         then: Callable[[Any, Exception | None, float], None],
         *,
+        needs: tuple[Verb, str | Pattern] | None,
         blocks: bool = False,
     ) -> None:
         """Await something for `limit_s` seconds at most, then call `then` with its value or error, and the time.
 
-        A `WampError` of `then` is the answer to `request`. `then` is not called if the session has ended. `blocks`
+        A `WampError` of `then` is the answer to `request`. `then` is not called if the session has ended, nor if the
+        rules do not grant any more what the request `needs`; None: it has been done, and is acknowledged. `blocks`
         makes the requests behind this one wait.
         """
         session = self.session
@@ -514,6 +517,8 @@ class WampEngine:
                 return
             try:
                 try:
+                    if needs is not None and not self._state.rights.may(session, *needs):
+                        raise WampError(errors.NOT_AUTHORIZED)
                     then(value, error, now)
                 except WampError as refusal:
                     self.refuse(request, refusal)

@@ -38,6 +38,7 @@ from halley.protocols.wamp.serializers import Serializer, is_absent
 from halley.protocols.wamp.session import WampSession
 from halley.protocols.wamp.state import RouterState
 from halley.protocols.wamp.subscribing import Subscribing
+from halley.settings import Verb
 
 
 class EventHistory:
@@ -76,7 +77,8 @@ class EventHistory:
             raise WampError(errors.HISTORY_UNAVAILABLE)
         page = archive.page(lambda head: reading.query(pattern, session, head, options.page_bytes))
         answer = partial(self._answer, session, call.request, reading, pattern)
-        session.engine.wait_for(call, page, options.commit_s + options.read_s, answer)
+        needs: tuple[Verb, Pattern] = ("subscribe", pattern)
+        session.engine.wait_for(call, page, options.commit_s + options.read_s, answer, needs=needs)
 
     def _answer(
         self,

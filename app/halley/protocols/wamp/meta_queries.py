@@ -15,14 +15,18 @@ from typing import Any
 
 from halley.broker.names import Pattern
 from halley.protocols.wamp.messages import RESULT, Call
-from halley.protocols.wamp.names import MATCHES
+from halley.protocols.wamp.names import MATCHES, own_topic
 from halley.protocols.wamp.session import LiveSubscription, Realm, WampSession
 from halley.protocols.wamp.state import RouterState
 from halley.protocols.wamp.subscribing import Subscribing
+from halley.settings import Verb
 
 KIND = "wamp.meta_api"
 _WAIT_S = 5.0
 """More than the port waits for the other nodes (`state.Nodes`)."""
+
+_ORDERS = ("kill", "revoke")
+"""Questions that have an effect at each node, at once."""
 
 Question = dict[str, Any]
 Merge = Callable[[list[Any], float], "list[Any] | None"]
@@ -55,7 +59,8 @@ class MetaApiQueries:
         session.requests.check_capacity()
         own = self._answer(realm, question, now)
         asked = nodes.ask(KIND, {"realm": realm.name, **question})
-        session.engine.wait_for(call, asked, _WAIT_S, partial(self._resume, session, call, merge, own))
+        resume = partial(self._resume, session, call, merge, own)
+        session.engine.wait_for(call, asked, _WAIT_S, resume, needs=_needed_for(call, question, realm))
         return None
 
     def _resume(
@@ -136,6 +141,15 @@ class MetaApiQueries:
             return None
         self._subscribing.revoke(session, live, question["reason"], now)
         return True
+
+
+def _needed_for(call: Call, question: Question, realm: Realm) -> tuple[Verb, str | Pattern] | None:
+    """The right that a caller must still have when all answers are there; None where the question was an order."""
+    if question["what"] in _ORDERS:
+        return None
+    if question["what"] == "is_live":  # `lookup`, which shows what its caller may subscribe to
+        return "subscribe", pattern_of(question["pattern"])
+    return "call", own_topic(call.procedure, realm.space)
 
 
 def _not_none(answers: list[Any]) -> list[Any]:

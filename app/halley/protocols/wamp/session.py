@@ -85,9 +85,13 @@ class SessionEngine(Owner, Protocol):
         limit_s: float,
         then: Callable[[Any, Exception | None, float], None],
         *,
+        needs: tuple[Verb, str | Pattern] | None,
         blocks: bool = False,
     ) -> None:
-        """Await something for a request, then call `then` with its value or error, and the time."""
+        """Await something for a request, then call `then` with its value or error, and the time.
+
+        It is refused if the rules do not grant any more what it `needs`.
+        """
 
     def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
         """End the session with GOODBYE."""

@@ -89,7 +89,6 @@ class Subscribing:
         wants_retained: bool,  # noqa: FBT001 - bound by `partial`
         now: float,
     ) -> None:
-        self.check_right(session, pattern)  # again: the rules may have changed while a policy was awaited
         number = self._state.subscription_id(session.realm, pattern)
         if pattern not in session.subscriptions:
             self._check_room(session, pattern)

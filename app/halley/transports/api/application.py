@@ -67,9 +67,10 @@ class Apis:
             reads_archive: bool = True,
             compresses: bool = False,
         ) -> Route:
-            app: ASGIApp = IdentityMiddleware(request_response(handler), rights, identities)
+            app: ASGIApp = request_response(handler)
             if compresses:
                 app = CompressionMiddleware(app)
+            app = IdentityMiddleware(app, rights, identities)  # outside, as compressing may wait for a thread
             if reads_archive:
                 app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
             made = Route(path, GuardMiddleware(app, guard, note, *methods))

@@ -2,6 +2,10 @@
 
 An invalid token is refused, never ignored. Where the server accepts no tokens, none is read: it may be meant for a
 proxy.
+
+Nearly every answer has to be waited for: the log is on a disk, and a program's policy may take seconds. Meanwhile rules
+may change. So what a caller has been allowed is asked again at the last moment: when a response begins, or before that
+when the request has its effect.
 """
 
 from __future__ import annotations
@@ -9,11 +13,11 @@ from __future__ import annotations
 import time
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from halley.broker.errors import TokenRefused
 from halley.broker.names import Match, Pattern
-from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights
+from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights, proved_by
 from halley.settings import Verb
 from halley.transports.guard import Rejection
 from halley.transports.head import BAD_TOKEN, bearer_token
@@ -30,12 +34,14 @@ EVERYTHING = Pattern(Match.DESCENDANTS, "")
 
 
 class Caller:
-    """The caller of a request: what its token proves, and its rights."""
+    """The caller of a request: what its token proves, and its rights; and whether its response `has_begun`."""
 
-    def __init__(self, proof: Proof, rights: Rights, *, accepts_tokens: bool) -> None:
+    def __init__(self, proof: Proof, rights: Rights, identities: Identities) -> None:
         self.proof = proof
         self._rights = rights
-        self._accepts_tokens = accepts_tokens
+        self._identities = identities
+        self._required: list[tuple[Verb, Pattern]] = []
+        self._has_acted = self.has_begun = False
 
     def may_any(self, verb: Verb) -> bool:
         """Whether the caller has the right `verb` on anything at all."""
@@ -44,14 +50,37 @@ class Caller:
     def require(self, verb: Verb, pattern: Pattern = EVERYTHING) -> None:
         """Check the right `verb` on a whole pattern. Raises `Rejection`: 401 if a token could help, else 403."""
         if self._rights.may(None, verb, pattern, self.proof):
+            self._required.append((verb, pattern))
             return
-        if self.proof is ANONYMOUS and self._accepts_tokens:
+        if self.proof is ANONYMOUS and self._identities.accept_tokens:
             raise Rejection(401, NOT_ALLOWED[verb], headers=((b"www-authenticate", b"Bearer"),))
         raise Rejection(403, NOT_ALLOWED[verb])
 
+    def require_still(self) -> None:
+        """Check all that was required once more, since it may be gone: the token too. Raises `Rejection`."""
+        if not self._identities.is_current(self.proof.credential):
+            raise Rejection(401, TokenRefused.reason, headers=(BAD_TOKEN,))
+        required, self._required = self._required, []
+        for verb, pattern in required:
+            self.require(verb, pattern)
+
+    def act(self) -> None:
+        """Check all once more, and for the last time: what is done now is acknowledged. Raises `Rejection`."""
+        self.require_still()
+        self._has_acted = True
+
+    def begin_response(self) -> None:
+        """Check all once more, unless the request has had its effect already. Raises `Rejection`."""
+        if not self._has_acted:
+            self.require_still()
+        self.has_begun = True
+
 
 class IdentityMiddleware:
-    """ASGI middleware that makes the owner of a request's bearer token its `user`; without one, an anonymous caller."""
+    """ASGI middleware that makes the owner of a request's bearer token its `user`; without one, an anonymous caller.
+
+    No response begins whose caller has lost a right meanwhile that it needed for it.
+    """
 
     def __init__(self, app: ASGIApp, rights: Rights, identities: Identities) -> None:
         self._app = app
@@ -59,20 +88,25 @@ class IdentityMiddleware:
         self._identities = identities
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises `Rejection` (401) for an invalid token."""
+        """Serve one request. Raises `Rejection`: 401 for an invalid token, 401 or 403 for a right that is gone."""
         token = bearer_token(head_in(scope).fields.get(b"authorization"))
-        await self._app({**scope, "user": caller_by(token, self._rights, self._identities)}, receive, send)
+        caller = caller_by(token, self._rights, self._identities)
+
+        async def send_if_allowed(event: Message) -> None:
+            if event["type"] == "http.response.start":
+                caller.begin_response()
+            await send(event)
+
+        await self._app({**scope, "user": caller}, receive, send_if_allowed)
 
 
 def caller_by(token: str | None, rights: Rights, identities: Identities) -> Caller:
     """The caller that a token proves; an anonymous one without. Raises `Rejection` (401) for an invalid token."""
-    proof = ANONYMOUS
-    if token is not None and identities.accept_tokens:
-        try:
-            proof = identities.prove(token, time.time())
-        except TokenRefused as refused:
-            raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
-    return Caller(proof, rights, accepts_tokens=identities.accept_tokens)
+    try:
+        proof = proved_by(token, identities, time.time())
+    except TokenRefused as refused:
+        raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
+    return Caller(proof, rights, identities)
 
 
 def caller_of(request: Request) -> Caller:

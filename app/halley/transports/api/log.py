@@ -183,6 +183,7 @@ class LogApi:
         caller.require("erase", erasure.pattern or EVERYTHING)
         await archive.settle()
         steps, status = [(0, 0)], 202 if await archive.absent() else 200
+        caller.act()
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(refused := working.exception(), CannotPurge):
@@ -234,6 +235,7 @@ class LogApi:
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
             raise Rejection(400, OUT_OF_RANGE)
+        caller_of(request).act()
         try:
             await archive.report(name, offset)
         except TooManyConsumers:
@@ -241,6 +243,7 @@ class LogApi:
         return orjson.dumps({"offset": offset})
 
     async def _forget(self, request: Request, name: str) -> bytes:
+        caller_of(request).act()
         if not await local_archive_of(request).forget(name):
             raise Rejection(404, UNKNOWN_CONSUMER)
         return b'{"forgotten":true}'
@@ -276,7 +279,10 @@ def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
 async def _batches(
     archive: LocalArchive, form: Format, first: int, last: int, wanted: RowFilter, request: Request
 ) -> AsyncGenerator[bytes, None]:
-    """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD."""
+    """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD.
+
+    Raises `Rejection` where the caller has lost the right to them meanwhile.
+    """
 
     def batch() -> tuple[bytes, int]:
         """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
@@ -293,6 +299,7 @@ async def _batches(
     try:
         while first and request.method != "HEAD" and not departure.done():
             data, first = await archive.in_thread(batch)
+            caller_of(request).require_still()
             if data:
                 yield data
     finally:

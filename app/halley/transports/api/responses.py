@@ -11,8 +11,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from halley import telemetry
+from halley.transports.api.identity import caller_of
 from halley.transports.asgi import host_connection
 from halley.transports.bodies import disconnected
+from halley.transports.guard import Rejection
 from halley.transports.head import UNCACHED, Header
 from halley.transports.middleware import Begun, GuardedResponse, cors_in
 
@@ -33,8 +35,9 @@ class Content(GuardedResponse):
 class Stream(StreamingResponse):
     """A response whose body is sent piece by piece.
 
-    It ends without its last chunk if a piece cannot be made, so that it is not taken for complete, or if the peer reads
-    nothing for `write_s` seconds. Halley's own host has such a deadline itself; other servers may wait forever.
+    It ends without its last chunk if a piece cannot be made or its reader has lost the right to it, so that it is not
+    taken for complete, or if the peer reads nothing for `write_s` seconds. Halley's own host has such a deadline
+    itself; other servers may wait forever.
     """
 
     def __init__(
@@ -48,11 +51,12 @@ class Stream(StreamingResponse):
     ) -> None:
         super().__init__(pieces, status)
         self.raw_headers += [(b"content-type", content_type), *PRIVATE, *cors_in(request.scope), *more]
+        self._caller = caller_of(request)
         self._pieces = pieces
         self._write_s = write_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response (ASGI). Raises `Begun` if it fails half-way."""
+        """Send the response (ASGI). Raises `Begun` if it fails half-way, `Rejection` before it has begun."""
         connection = host_connection(scope)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
@@ -61,7 +65,9 @@ class Stream(StreamingResponse):
                     async with asyncio.timeout(None if connection is not None else self._write_s):
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Exception as error:
-            if not isinstance(error, TimeoutError):
+            if isinstance(error, Rejection) and not self._caller.has_begun:  # a middleware has kept its head back
+                raise
+            if not isinstance(error, TimeoutError | Rejection):
                 telemetry.fault("request", error)
             if connection is not None:  # another server ends the connection when no more events are sent
                 connection.cut("log")
