@@ -20,6 +20,8 @@ export class Identity extends EventTarget {
   role = "";
   /** By verb; empty until the server has responded, which disables nothing. @type {Record<string, boolean>} */
   may = {};
+  /** Whether the server makes anything of a token. It is not known until the server has responded. */
+  readsTokens = true;
   /** The node of a cluster that has responded; empty if the server is not one. */
   node = "";
   #url;
@@ -59,9 +61,11 @@ export class Identity extends EventTarget {
     const { token } = this;
     try {
       const answer = await fetch(this.#url, { headers: this.headers, signal: AbortSignal.timeout(ANSWER_MS) });
-      const { authid, role, may, node = "" } = answer.ok ? await answer.json() : { authid: null, role: "", may: {} };
+      const { authid, role, may, node = "", reads_tokens: readsTokens = true } = answer.ok
+        ? await answer.json()
+        : { authid: null, role: "", may: {} };
       if (token !== this.token) return; // those of an earlier identity
-      Object.assign(this, { authid, role, may, node });
+      Object.assign(this, { authid, role, may, node, readsTokens });
     } catch {
       return; // the connection shows the failure; rights are requested again with the next session
     }

@@ -11,6 +11,7 @@ export class TokenDialog {
   #dialog;
   #trouble;
   #now;
+  #unread;
   #role;
   #readOnly;
   #isEntered = false; // whether the session of a token that was just entered is still to begin
@@ -22,6 +23,7 @@ export class TokenDialog {
     this.#dialog = page.querySelector("#who");
     this.#trouble = page.querySelector("#token-trouble");
     this.#now = page.querySelector("#who-now");
+    this.#unread = page.querySelector("#tokens-unread");
     this.#role = page.querySelector("#role");
     this.#readOnly = page.querySelector("#read-only");
     const input = page.querySelector("#token");
@@ -41,7 +43,7 @@ export class TokenDialog {
     this.#show();
   }
 
-  /** Use another token, or none; the dialog closes when there is a session with it. */
+  /** Use another token, or none; the dialog closes when there is a session with it, unless nobody reads the token. */
   #enter(token) {
     this.#isEntered = true;
     this.#trouble.textContent = "";
@@ -52,17 +54,19 @@ export class TokenDialog {
   #watch() {
     const { state, error } = this.#bayeux;
     write(this.#trouble, state === "disconnected" && error ? plain(error) : "");
-    if (state === "connected" && this.#isEntered) this.#dialog.close();
+    const isUsed = this.#identity.readsTokens || this.#identity.token === "";
+    if (state === "connected" && this.#isEntered && isUsed) this.#dialog.close();
     if (state === "connected") this.#isEntered = false;
     if (state === "disconnected") this.#identity.forgetRights();
   }
 
   #show() {
-    const { authid, role, isReadOnly } = this.#identity;
+    const { authid, role, isReadOnly, readsTokens } = this.#identity;
     const name = authid === null ? role : `${authid}, role ${role}`;
     this.#role.textContent = role && `You are ${name}`;
     this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not reported your identity yet.";
     const text = isReadOnly ? `Read-only: the role ${role} has no right to publish. Sign in with a token that may.` : "";
     notify(this.#readOnly, text);
+    notify(this.#unread, readsTokens ? "" : "This server reads no tokens: with any token you stay anonymous.");
   }
 }

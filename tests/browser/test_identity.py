@@ -95,6 +95,23 @@ async def test_a_token_opens_what_nobody_may(profile, server):
     await expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+@pytest.mark.parametrize("server", [OPEN], indirect=True)
+async def test_a_server_that_reads_no_tokens_says_so(profile, server):
+    """The dialog has a sentence about it, and does not close as if the token had been taken."""
+    profile.expected = "401 (Unauthorized)"
+    page = await profile.open(server.url)
+    await expect(page.locator("#role")).to_have_text("You are anonymous")
+    await page.get_by_role("button", name="Token", exact=True).click()
+    unread = page.get_by_text("This server reads no tokens: with any token you stay anonymous.")
+    await expect(unread).to_be_visible()
+    await use(page, "of another server")
+    await expect(state(page)).to_have_text(re.compile("Connected"))
+    await expect(page.locator("#who-now")).to_have_text("To this server you are anonymous.")
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.get_by_role("button", name="Forget", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+
+
 async def test_a_server_without_rules_asks_for_nothing(profile, server):
     """Without access rules every client is anonymous and has all rights, and the console shows no refusal."""
     page = await profile.open(server.url)

@@ -152,6 +152,16 @@ async def test_no_user_has_a_role_that_none_can_be_given(role, tmp_path):
     assert lines[-1] == f"Error: no user can have the role {role}"
 
 
+async def test_check_config_warns_of_a_role_that_nobody_can_have(tmp_path):
+    """The settings are right all the same: they may not be complete yet, or a program gives the roles."""
+    rules = '[[access]]\nrole = "member"\nverb = "*"\npattern = "/**"\n'
+    warning = 'halley: warning: access.role: no token, user or JSON Web Token gives the role "member"'
+    for more, expected in (("", [warning]), (entries(("member", new_token())), []), ('load = ["chat:setup"]\n', [])):
+        (tmp_path / "halley.toml").write_text(more + rules if more.startswith("load") else rules + more)
+        found = await ended("check-config", cwd=tmp_path)
+        assert (found.code, found[2]) == (DONE, expected)
+
+
 # halley check-config --role
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.readme import ROOT
 
 from halley import settings as declarations
-from halley.configuration import KNOBS, BadSettings, load, unnamed_roles
+from halley.configuration import KNOBS, BadSettings, load, roles_unproved, unnamed_roles
 from halley.configuration.sources import NOT_SETTINGS, key_lines
 from halley.settings import Settings
 
@@ -219,6 +219,17 @@ def test_a_role_that_no_rule_names_is_found(write):
         ("tokens[0].role", 'no access rule names the role "memberr"; did you mean "member"?'),
         ("jwt.role", 'no access rule names the role "guest"'),
     ]
+
+
+def test_a_role_that_nobody_can_have_is_found(write):
+    """No token and no user gives it; anonymous clients and those of NetworkTables have theirs."""
+    roles = ("*", "anonymous", "nt4", "member", "staff", "memberr")
+    rules = "".join(f"[[access]]\nrole = '{role}'\nverb = '*'\npattern = '/**'\n" for role in roles)
+    tokens = f"[[tokens]]\nid = 'ada'\nrole = 'member'\nhash = 'sha256:{'0' * 64}'\n"
+    assert roles_unproved(load(write(rules + tokens), {}, {}).settings) == {"staff", "memberr"}
+    assert roles_unproved(load(write(tokens), {}, {}).settings) == set()
+    issuer = "[jwt]\nissuer = 'x'\naudience = 'y'\nsecret = 'z'\n"
+    assert roles_unproved(load(write(issuer + rules + tokens), {}, {}).settings) == set()
 
 
 def test_a_value_that_is_outdone_must_be_right_all_the_same(write):

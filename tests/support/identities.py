@@ -25,6 +25,11 @@ class Known:
         self.users = {user.id: user for user in users}
         self.withdrawn: set[Token | User] = set()
 
+    @property
+    def reads_tokens(self) -> bool:
+        """The same: there is no program."""
+        return self.accept_tokens
+
     def note_unread(self) -> None:
         """Count nothing."""
 

@@ -83,7 +83,7 @@ class AccessControl:
     ) -> None:
         self._authenticator = authenticator
         self._refused = refused
-        self._program_reads = program_reads
+        self.program_reads = program_reads
         self.unread = 0
         self.change(settings, rights)
 
@@ -116,6 +116,11 @@ class AccessControl:
         """Whether there are static tokens, or JSON Web Tokens are accepted; see `Identities`."""
         return self._authenticator.knows_any
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the server, or else the program, can make anything of a token; see `Identities`."""
+        return self.accept_tokens or self.program_reads()
+
     def prove(self, token: str, wall_s: float) -> Proof:
         """What a token proves at `wall_s`, in seconds since 1970. Calls `refused` before it raises `TokenRefused`."""
         try:
@@ -126,13 +131,8 @@ class AccessControl:
 
     def note_unread(self) -> None:
         """Count a token that was not read, unless the program may have read it."""
-        if not self._program_reads():
+        if not self.program_reads():
             self.unread += 1
-
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether the server, or else the program, can make anything of a token."""
-        return self.accept_tokens or self._program_reads()
 
     def is_current(self, credential: Token | User | None) -> bool:
         """Whether the settings still have this credential; True for None, which cannot be withdrawn."""

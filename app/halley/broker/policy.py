@@ -121,6 +121,10 @@ class Identities(Protocol):
         """Whether any tokens are accepted; if not, tokens are neither required nor looked at."""
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether the server, or else the program, can make anything of a token."""
+
+    @property
     def users(self) -> Mapping[str, User]:
         """The users of WAMP-CRA by their id, which is the authid that a client names in HELLO."""
 
@@ -138,6 +142,7 @@ class NoIdentities:
     """The identities of a server that knows nobody: no tokens, and no users."""
 
     accept_tokens = False
+    reads_tokens = False
     users: ClassVar[Mapping[str, User]] = MappingProxyType({})
 
     def prove(self, token: str, wall_s: float) -> Proof:  # noqa: ARG002 - none is accepted

@@ -19,7 +19,17 @@ from halley.cli.access import may, owner_of, read_token
 from halley.cli.options import config_option
 from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, FAILED, WRONG_USE, say
-from halley.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
+from halley.configuration import (
+    ENTRIES,
+    KNOBS,
+    Configuration,
+    Knob,
+    entry_key,
+    limits_table,
+    plain_key,
+    roles_unproved,
+    unnamed_roles,
+)
 from halley.host.tls import BadCertificate, Certificate
 from halley.settings import Settings, Verb
 
@@ -50,7 +60,8 @@ def check_config(
     """Print every setting, or what is wrong with them.
 
     For each: the value, its unit, the meaning of a special value, its origin, and the reason for the default. The exit
-    code is 2 if the server would not start with these settings. A role that no rule names is a warning.
+    code is 2 if the server would not start with these settings. A role that no rule names, or that no client can have,
+    is a warning.
 
     With --role (or --token-file), --verb and --channel: print whether the role (or the token's owner) has that right,
     and why. The exit code is 0 for yes and 1 for no.
@@ -66,6 +77,9 @@ def check_config(
             click.echo(line)
         for key, text in unnamed_roles(configuration.settings):
             say(f"warning: {configuration.places[key]}: {plain_key(key)}: {text}")
+        if not configuration.settings.load:  # a program may say who its clients are
+            for name in sorted(roles_unproved(configuration.settings)):
+                say(f"warning: access.role: no token, user or JSON Web Token gives the role {json.dumps(name)}")
         return
     if (role is None) == (token is None) or verb is None or channel is None:
         raise click.UsageError("--role, --verb and --channel go together; or --token-file, --verb and --channel")

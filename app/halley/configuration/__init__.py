@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from halley.configuration.knobs import KNOBS, Knob, assemble, defaults, limits_table
-from halley.configuration.rules import check, unnamed_roles
+from halley.configuration.rules import check, roles_unproved, unnamed_roles
 from halley.configuration.sources import from_environment, from_file, from_flags
 from halley.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
 from halley.settings import Settings
@@ -30,6 +30,7 @@ __all__ = [
     "limits_table",
     "load",
     "plain_key",
+    "roles_unproved",
     "unnamed_roles",
 ]
 

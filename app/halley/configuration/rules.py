@@ -15,7 +15,7 @@ from halley.access.placeholders import is_placeholder
 from halley.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
 from halley.broker.errors import InvalidName
 from halley.broker.names import Pattern
-from halley.broker.policy import SERVER
+from halley.broker.policy import NOBODY, SERVER
 from halley.configuration.knobs import KNOBS, LISTS
 from halley.configuration.protection import pattern_of_rule, unprotected_hosts
 from halley.configuration.values import BadSettings, Problem, as_toml, entry_key, plain_key
@@ -24,6 +24,7 @@ from halley.history.stored import COLUMNS
 from halley.protocols import names
 from halley.protocols.bayeux.names import META, Bounds, to_pattern
 from halley.protocols.nt4.names import BASE as NT4_PATH
+from halley.protocols.nt4.session import ROLE as NETWORK_TABLES
 from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
 from halley.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
 from halley.settings.protocols import FORWARDED_FIELDS, KEPT_FIELDS, KEY_BYTES
@@ -124,6 +125,17 @@ def unnamed_roles(settings: Settings) -> Broken:
         if role not in named:
             likely = "".join(f"; did you mean {as_toml(name)}?" for name in get_close_matches(role, named - {"*"}, n=1))
             yield key, f"no access rule names the role {as_toml(role)}{likely}"
+
+
+def roles_unproved(settings: Settings) -> set[str]:
+    """The roles that access rules name and that no client can have, unless a program of its own gives them.
+
+    Any role can be that of a JSON Web Token, where these are accepted.
+    """
+    if settings.jwt.jwks or settings.jwt.secret:
+        return set()
+    given = {token.role for token in settings.tokens} | {user.role for user in settings.user}
+    return {rule.role for rule in settings.access} - given - {"*", NOBODY, NETWORK_TABLES}
 
 
 def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:

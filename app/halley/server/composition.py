@@ -29,7 +29,7 @@ from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
 from halley.server.protocols import PROTOCOLS, Compose, Parts, Service
 from halley.server.pump import Pump
-from halley.server.reloading import Reloading
+from halley.server.reloading import Reloading, warn_of_roles
 from halley.server.session_log import SessionLog
 from halley.server.sweeper import Sweep, Sweeper
 from halley.server.topics import SystemEvents, Ticker
@@ -53,7 +53,13 @@ class Server:
         settings = checked(settings or Settings())
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
-        self.access = AccessControl(settings, rights_of(settings), Authenticator.of(settings), self._token_refused)
+        self.access = AccessControl(
+            settings,
+            rights_of(settings),
+            Authenticator.of(settings),
+            self._token_refused,
+            program_reads=lambda: self.hooks.proves_identities,
+        )
         self.broker = Broker(
             settings.limits,
             settings.history,
@@ -117,6 +123,7 @@ class Server:
         self.lifecycle = Lifecycle(
             self.broker, self.mounts, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
+        self.lifecycle.on_begin(lambda: warn_of_roles(self.settings, self.access))
         self.pages = Pages()
         self.apis = Apis(
             settings,

@@ -84,6 +84,11 @@ class HalleyCollector(Collector):
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
+        yield _counter(
+            "halley_tokens_unread",
+            "Tokens that came while the settings had none to compare with, so that their clients are anonymous.",
+            self._server.access.unread,
+        )
         malformed = {protocol: broker.flows[protocol].malformed_traceparents for protocol in ("bayeux", "wamp")}
         text = "Values of traceparent that were left out, as they are not in the form of W3C Trace Context."
         yield _counter("halley_traceparents_malformed", text, malformed, "protocol")

@@ -12,7 +12,7 @@ from time import monotonic
 from halley import telemetry
 from halley.access.control import AccessControl
 from halley.broker.broker import Broker
-from halley.configuration import BadSettings, Configuration, check
+from halley.configuration import BadSettings, Configuration, check, roles_unproved
 from halley.configuration.protection import NotProtected, check_protected, check_still_protected, rights_of
 from halley.settings import Settings
 
@@ -55,7 +55,15 @@ class Reloading:
         check_still_protected(self.settings, settings)
         self._access.change(settings, rights_of(settings))
         self.settings = settings
+        warn_of_roles(settings, self._access)
         return self._broker.rights_changed(self._access.is_current, monotonic())
+
+
+def warn_of_roles(settings: Settings, access: AccessControl) -> None:
+    """Log the roles that rules name and that no client can have: tokens or users may be in another file."""
+    roles = [] if access.program_reads() else sorted(roles_unproved(settings))
+    if roles:
+        telemetry.log.warning("roles_unproved", roles=roles, reads_tokens=access.reads_tokens)
 
 
 class SettingsFiles:

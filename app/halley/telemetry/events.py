@@ -149,6 +149,11 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "tls_failed": LogEvent("a TLS handshake failed: OpenSSL's `reason`", 1, "reason"),
     "limit_reached": LogEvent("a `limit` was reached; `times`: how often in the last second or so", 1, "limit"),
+    "roles_unproved": LogEvent(
+        "access rules name `roles` that no client can have, as no token, user or JSON Web Token gives them: perhaps it "
+        "is the wrong settings file. `reads_tokens` is false where the server reads no tokens at all",
+        LIFE,
+    ),
     "token_refused": LogEvent("a token is invalid or has expired: `reason`, `detail`", 1, "reason"),
     "keys": LogEvent("a file of keys has changed, or can no longer be used: `what`", LIFE),
     "suppressed": LogEvent("`count` lines of the event `of` were left out in the last second or more", LIFE),

@@ -112,6 +112,11 @@ class Hooks(ProgramPolicy):
         """Whether any hook depends on the creation of channels."""
         return bool(self.channel_created or self.authorizers or hasattr(self.policy, "can_create"))
 
+    @property
+    def proves_identities(self) -> bool:
+        """Whether the program may say who a client is: its policy is asked about handshakes."""
+        return hasattr(self.policy, "can_handshake")
+
     def permit(
         self, verb: Verb, what: str | Pattern, sender: Session | Proof, context: Context
     ) -> bool | Awaitable[bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import get_args
+from typing import Any, get_args
 
 import orjson
 from starlette.applications import Starlette
@@ -57,6 +57,7 @@ class Apis:
         pages: ASGIApp,
     ) -> None:
         self.archive = archive
+        self._identities = identities
         self._node = settings.cluster.node if settings.cluster.urls else None
 
         def route(
@@ -101,13 +102,16 @@ class Apis:
     async def rights(self, request: Request) -> Response:
         """The caller's identity, for each verb whether it has any such right, and the node of a cluster.
 
+        Where the server `reads_tokens`, a token is either proved or refused. Where it does not, everybody is anonymous.
+
         It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at
         the request itself, together with a program's own policies, which this response does not consider.
         """
         check_no_parameters(request)
         caller = caller_of(request)
         may = {verb: caller.may_any(verb) for verb in get_args(Verb)}
-        found = {"authid": caller.proof.authid, "role": caller.proof.role, "may": may}
+        found: dict[str, Any] = {"authid": caller.proof.authid, "role": caller.proof.role, "may": may}
+        found["reads_tokens"] = self._identities.reads_tokens
         if self._node is not None:
             found["node"] = self._node
         return Content(request, b"application/json", orjson.dumps(found))
