@@ -317,7 +317,7 @@ class Kept:
         return []
 
 
-async def at_once(work):
+async def at_once(_reader, work):
     return work()
 
 

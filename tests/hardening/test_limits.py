@@ -27,6 +27,7 @@ from support.values import FakeValues
 from support.wamp_limits import CASES as WAMP_CASES
 from support.wire import chunked, head, post, request
 
+from halley.broker.ports import Reader
 from halley.server.metrics import exposition
 from halley.settings import LIMITS, Token
 
@@ -232,7 +233,9 @@ async def reading(served):
     assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
     await wire.post(subscribe(client_id, "/a", ext={"replay": {"/a": -2}}))
     is_over = threading.Event()
-    hung = asyncio.create_task(served.house.history.archive.in_thread(is_over.wait))  # like a disk that hangs
+    hung = asyncio.create_task(
+        served.house.history.archive.in_thread(Reader("other"), is_over.wait)
+    )  # like a disk that hangs
     await asyncio.sleep(0)
     (reply,) = (await wire.post(connect(client_id))).messages
     is_over.set()

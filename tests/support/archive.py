@@ -14,7 +14,7 @@ from halley.history.stored import event_of, row_of, tombstone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from halley.broker.ports import Erasure, Query
+    from halley.broker.ports import Erasure, Query, Reader
     from halley.history.history import History
     from halley.history.row_filter import RowFilter
     from halley.history.stored import Stored
@@ -83,7 +83,7 @@ class MemoryArchive:
         """Count the call; no event waits for its commit here."""
         self.settled += 1
 
-    async def read(self, query: Query) -> Page:
+    async def read(self, query: Query, _reader: Reader) -> Page:
         """Return one page."""
         if self.fault is not None:
             raise self.fault
@@ -111,7 +111,7 @@ class MemoryArchive:
         is_end = not seen or reached == (first if query.is_reverse else last)
         return Page(events, reached, is_end=is_end, gaps=self.gaps)
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, _reader: Reader, work: Callable[[], Result]) -> Result:
         """Do the work immediately, on the event loop."""
         return work()
 
@@ -183,21 +183,21 @@ class DiskArchive:
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next."""
-        await self.in_thread(lambda: self.history.consumers.report(consumer, offset))
+        await asyncio.to_thread(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer; False if there is none of that name."""
-        return await self.in_thread(lambda: self.history.consumers.forget(consumer))
+        return await asyncio.to_thread(lambda: self.history.consumers.forget(consumer))
 
     async def settle(self) -> None:
         """Count the call; the test has waited for its commits."""
         self.settled += 1
 
-    async def read(self, query: Query) -> Page:
+    async def read(self, query: Query, _reader: Reader) -> Page:
         """Return one page."""
-        return await self.in_thread(lambda: self.history.read(query))
+        return await asyncio.to_thread(lambda: self.history.read(query))
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, _reader: Reader, work: Callable[[], Result]) -> Result:
         """Do the work on a thread."""
         return await asyncio.to_thread(work)
 
@@ -215,7 +215,7 @@ class DiskArchive:
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events, and return their number."""
-        return await self.in_thread(lambda: self.history.purge(erasure, tell))
+        return await asyncio.to_thread(lambda: self.history.purge(erasure, tell))
 
 
 def given(served: Served) -> MemoryArchive:

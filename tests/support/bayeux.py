@@ -114,7 +114,7 @@ class House:
             lazy=lazy,
             connection_types=connection_types,
             node_of=node_of,
-            read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
+            read=None if history is None else lambda query, _: self.log.read(query),  # made below
         )
         if history is not None:
             self.log = MemoryLog(self.broker)

@@ -59,6 +59,11 @@ class Exchange:
         return self.hold is not None and self.reply is None and not self.is_aborted
 
     @property
+    def is_over(self) -> bool:
+        """Whether its peer has gone."""
+        return self.is_aborted
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it waits for a hook."""
         return self.wait is not None

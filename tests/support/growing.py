@@ -9,7 +9,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from halley.access.rules import AccessRules, Rule
@@ -24,6 +24,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS
+from halley.broker.ports import Reader
 from halley.cluster.applied import Applied
 from halley.cluster.consistency import StateHistory
 from halley.cluster.frames import Kind, Row
@@ -34,6 +35,7 @@ from halley.protocols.nt4.topics import Topic
 from halley.protocols.wamp import remote_sessions
 from halley.protocols.wamp.state import ON_JOIN
 from halley.server.composition import Server
+from halley.server.readers import READ_BYTES, Readers
 from halley.settings import Cluster, History, Limits, Settings, Wamp
 from halley.transports.wamp import Poll, WampEndpoint
 from support.bayeux import House
@@ -469,12 +471,43 @@ def news(bound: int) -> Growing:
     return Growing(add, lambda: sum(len(each.sessions) for each in known._nodes.values()), turn)
 
 
+class TurnOf:
+    """In place of the future by which a read learns that its turn has come, which needs an event loop."""
+
+    def done(self) -> bool:
+        """Whether it knows."""
+        return False
+
+    def get_loop(self) -> Any:
+        """What calls back later: nobody."""
+        return SimpleNamespace(call_soon=lambda _: None)
+
+    def set_exception(self, error: Exception) -> None:
+        """Learn that it waits no longer."""
+
+
+def reads(bound: int) -> Growing:
+    """Reads of the history that wait for a thread: half of them of one address, the others each of another one."""
+    readers = Readers(1, 10.0, bound * READ_BYTES)
+
+    def add(number: int) -> None:
+        reader = Reader("most" if number < bound // 2 else str(number), lambda: False)
+        with suppress(TimeoutError):
+            readers.put(cast("Any", TurnOf()), reader, None)
+
+    def turn() -> bool:
+        readers.call_next()
+        return readers.waiting > 0
+
+    return Growing(add, lambda: readers.waiting, turn)
+
+
 GROWING: dict[str, Callable[[int], Growing]] = {
     make.__name__: make
     for make in (
         *(keys, waiting_publishers, tail, meters, activity, busy_activity, sessions, patterns, matches, conflated),
         *(deadlines, decisions, recorded, channels, channels_in_use, ids, retained, hellos, polls),
-        *(visited, unrecorded, backlog, applied, noted, members, news),
+        *(visited, unrecorded, backlog, applied, noted, members, news, reads),
     )
 }
 """What makes each table, with room for so many entries."""

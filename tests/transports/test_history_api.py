@@ -24,8 +24,8 @@ from halley.access.tokens import hash_of
 from halley.broker.events import Audience
 from halley.settings import Access, Token
 from halley.transports.api import history as history_query
-from halley.transports.api.archive import OFF, NoHistory
-from halley.transports.api.history import BUSY, UNKNOWN_PUBLICATION
+from halley.transports.api.archive import BUSY, OFF, NoHistory
+from halley.transports.api.history import UNKNOWN_PUBLICATION
 from halley.transports.api.parameters import TWICE, UNREADABLE
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
@@ -349,14 +349,21 @@ async def test_without_a_history(served):
 # Methods, origins
 
 
-async def test_methods(served):
-    """GET, HEAD and OPTIONS are served; HEAD has the headers of GET."""
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+async def test_head_reads_nothing(served, accept):
+    """It has the headers of GET but for those that only the page knows: its length and its links."""
     wire = await served.wire()
-    shown = await wire.request(request("GET", "/history/chat/a"))
-    await wire.send(request("HEAD", "/history/chat/a", connection="close"))
+    shown = await wire.request(request("GET", "/history/chat/a", accept=accept))
+    served.house.apis.archive().fault = AssertionError("it was read")
+    await wire.send(request("HEAD", "/history/chat/a", accept=accept, connection="close"))
     head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
-    assert body == b""
-    assert b"content-length: %d" % len(shown.body) in head.lower()
+    assert (head.partition(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"")
+    assert b"content-type: " + shown.headers["content-type"].encode() in head
+    assert b"content-length" not in head
+
+
+async def test_methods(served):
+    """GET, HEAD and OPTIONS are served."""
     options = await answer_to("OPTIONS", served)
     assert (options.status, options.headers["allow"]) == (200, "GET, HEAD, OPTIONS")
     for method in ("POST", "PUT", "DELETE"):

@@ -14,6 +14,7 @@ from support.wire import chunked, post, request, until
 from halley.access.tokens import hash_of
 from halley.settings import Access, Token
 from halley.transports import events
+from halley.transports.api.archive import BUSY
 from halley.transports.api.parameters import TWICE, UNREADABLE
 
 pytestmark = pytest.mark.faces(SHORT_WAY, pytest.param(TLS, marks=pytest.mark.slow))
@@ -254,13 +255,13 @@ async def test_over_a_limit_a_browser_comes_back_later_and_others_get_503(change
 async def test_where_the_history_takes_too_long_a_browser_comes_back_too(tmp_path):
     """To find the last events it must be read before the stream begins."""
 
-    async def read(query):
+    async def read(query, reader):
         raise TimeoutError
 
     async with serving(recorded(tmp_path)) as served:
         served.house.protocol("events").streams.read = read
         answer = await ask(served, "/events/a?last=1")
-        assert (answer.status, answer.text, answer.headers["retry-after"]) == (503, events.BUSY, "5")
+        assert (answer.status, answer.text, answer.headers["retry-after"]) == (503, BUSY, "5")
         browser = await ask(served, "/events/a?last=1", accept="text/event-stream")
         assert (browser.status, browser.body) == (200, b"retry: 5000\n\n")
         assert not served.house.broker.sessions

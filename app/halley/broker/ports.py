@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Protocol
 
 from halley.broker.events import Event
+from halley.broker.limits import sharer_of
 from halley.broker.names import RESERVED, Pattern, matches
 from halley.broker.nesting import has_more_levels
 from halley.broker.pending import Pending
@@ -114,6 +115,29 @@ class Page:
 
 class UnknownPublication(Exception):
     """A query names a publication that the log does not have, or no longer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads the history.
+
+    sharer    whose part of the server's readers is used (`limits.sharer_of`)
+    is_there  whether somebody still wants the page: a read whose turn comes is dropped if nobody does. None where the
+              read is cancelled then
+    """
+
+    sharer: str
+    is_there: Callable[[], bool] | None = None
+
+    @classmethod
+    def of(cls, session: Session) -> Reader:
+        """A session as reader, until it has ended."""
+        sharer = sharer_of(session.lasting_authid, session.account, session)
+        return cls(sharer, lambda: session.closed is None)
+
+
+class NobodyReads(Exception):
+    """A read of the history was dropped, since its reader had gone before its turn."""
 
 
 Work = Callable[[], None]

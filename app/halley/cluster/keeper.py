@@ -7,6 +7,7 @@ A request is a JSON object whose `what` says what is asked:
              A node that starts from it and applies the rest of the stream ends in the same state as all others.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
              written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
+             `sharer` says whose part of the keeper's readers is used; earlier versions do not name one.
     rows     the stored rows between the offsets `first` and `last`: some of them, and up to which offset those are all
     erased   the offsets of erased events between `first` and `last`
 
@@ -25,7 +26,7 @@ import orjson
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
-from halley.broker.ports import Query, UnknownPublication
+from halley.broker.ports import Query, Reader, UnknownPublication
 from halley.cluster import pages
 from halley.cluster.requests import answer, refuse
 from halley.cluster.tasks import Tasks
@@ -41,6 +42,12 @@ _MOST_REQUESTS = 1_000
 
 _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 """How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
+
+
+_SHARER_CHARS = 1_024
+
+OF_NODES = Reader("nodes")
+"""The other nodes as readers, for what they need themselves."""
 
 
 def subject_of_keeper(space: str, node: str = "") -> str:
@@ -60,10 +67,10 @@ class Keeper:
         self,
         nats: Connection,
         history: History,
-        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        in_thread: Callable[[Reader, Callable[[], Any]], Awaitable[Any]],
         state: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """`nats` need not be connected yet. `in_thread` runs what blocks, and raises `TimeoutError` if it takes long.
+        """`nats` need not be connected yet. `in_thread` reads the log when it is a reader's turn, or raises `OSError`.
 
         `state` makes the answer to `state` (`keeper_client.KeeperState`); it raises `HistoryUnavailable` while it must
         not be used.
@@ -73,7 +80,9 @@ class Keeper:
         self._in_thread = in_thread
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
             "state": lambda _: state(),
-            "read": lambda request: self._read(pages.query_from_json(request["query"]), _seconds(request["within_s"])),
+            "read": lambda request: self._read(
+                pages.query_from_json(request["query"]), _seconds(request["within_s"]), _reader(request)
+            ),
             "rows": lambda request: self._rows(_offset(request["first"]), _offset(request["last"])),
             "erased": lambda request: self._erased(_offset(request["first"]), _offset(request["last"])),
         }
@@ -105,21 +114,21 @@ class Keeper:
             await answer(nats, message.reply, await found)
         except UnknownPublication:
             refuse(nats, message.reply, UNKNOWN_PUBLICATION)
-        except (TimeoutError, HistoryUnavailable):
+        except (OSError, HistoryUnavailable):
             refuse(nats, message.reply, "busy")
         except Exception as error:  # noqa: BLE001 - the sender asks another keeper then
             telemetry.fault("keeper", error)
             refuse(nats, message.reply, "failed")
 
-    async def _read(self, query: Query, within_s: float) -> bytes:
+    async def _read(self, query: Query, within_s: float, reader: Reader) -> bytes:
         async with asyncio.timeout(within_s):
             while self._history.head < query.last:
                 await self._more.wait()
-            page = await self._in_thread(lambda: self._history.read(query))
+            page = await self._in_thread(reader, lambda: self._history.read(query))
         return pages.pack(page, self._starts)
 
     async def _rows(self, first: int, last: int) -> bytes:
-        rows, reached = await self._in_thread(lambda: self._some_rows(first, last))
+        rows, reached = await self._in_thread(OF_NODES, lambda: self._some_rows(first, last))
         return orjson.dumps([[tuple(row) for row in rows], reached])
 
     def _some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
@@ -133,7 +142,7 @@ class Keeper:
         return found, min(last, self._history.head)
 
     async def _erased(self, first: int, last: int) -> bytes:
-        return orjson.dumps(await self._in_thread(lambda: self._history.erased(first, last)))
+        return orjson.dumps(await self._in_thread(OF_NODES, lambda: self._history.erased(first, last)))
 
     @property
     def _starts(self) -> list[int]:
@@ -166,6 +175,14 @@ def _offset(found: Any) -> int:
     if not pages.is_offset(found):
         raise TypeError
     return int(found)
+
+
+def _reader(request: dict[str, Any]) -> Reader:
+    """For whom a page is, if the request says so. Raises `TypeError`."""
+    sharer = request.get("sharer", "")
+    if not isinstance(sharer, str):
+        raise TypeError
+    return Reader(sharer[:_SHARER_CHARS]) if sharer else OF_NODES
 
 
 def _seconds(found: Any) -> float:

@@ -84,9 +84,10 @@ class KeeperRequests:
         """How far the keeper has come, when all of that is on its disk."""
         return KeeperState.of(await self._ask(within_s, "state"))
 
-    async def page(self, query: Query, within_s: float) -> tuple[Page, list[int]]:
-        """A page of the history, and the first offsets that the keeper has (`Rules.starts`)."""
-        data = await self._ask(within_s, "read", query=pages.query_to_json(query), within_s=within_s)
+    async def page(self, query: Query, within_s: float, sharer: str = "") -> tuple[Page, list[int]]:
+        """A page of the history for a sharer of the readers, and the first offsets of the keeper (`Rules.starts`)."""
+        asked = pages.query_to_json(query)
+        data = await self._ask(within_s, "read", query=asked, within_s=within_s, sharer=sharer)
         try:
             return pages.unpack(data)
         except (ValueError, TypeError, AttributeError):
@@ -207,11 +208,12 @@ class KeeperClient:
         self.start = max(self.start, starts[0])
         self._rules.raise_starts(starts[1:])
 
-    async def read(self, query: Query, within_s: float) -> Page:
+    async def read(self, query: Query, within_s: float, sharer: str) -> Page:
         """A page of the history, from the first keeper that answers without a gap that another may not have.
 
-        If all of them have one it is the page that misses the least. Raises `UnknownPublication`, and `TimeoutError` if
-        no keeper that has all up to `query.last` answers in time.
+        `sharer` is whose part of the keepers' readers is used (`ports.Reader`). If all of the keepers have a gap, it is
+        the page that misses the least. Raises `UnknownPublication`, and `TimeoutError` if no keeper that has all up to
+        `query.last` answers in time.
         """
         until, asked = monotonic() + within_s, set[str]()
         best: Page | UnknownPublication | None = None
@@ -228,7 +230,7 @@ class KeeperClient:
             asked.add(others[0].name)
             limit_s = left_s if len(keepers) == 1 else left_s / 2 if best is None else min(left_s, _BETTER_S)
             try:
-                page = await self._read(query, others[0], limit_s)
+                page = await self._read(query, others[0], limit_s, sharer)
             except (NobodyAnswers, TimeoutError):
                 continue
             except Unanswered as error:
@@ -254,10 +256,10 @@ class KeeperClient:
         """The first offset from which on no event that `pattern` matches was removed at the keepers."""
         return max(self.start, self._rules.start_of(pattern))
 
-    async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
+    async def _read(self, query: Query, keeper: LivingKeeper, within_s: float, sharer: str) -> Page:
         """A page of one keeper. Raises as `KeeperRequests.page` does, and `NobodyAnswers` if that keeper is gone."""
         requests = KeeperRequests(self._nats, keeper.name)
-        asking = asyncio.create_task(requests.page(query, within_s))
+        asking = asyncio.create_task(requests.page(query, within_s, sharer))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
                 if not any(each.name == keeper.name for each in self._members.others()):

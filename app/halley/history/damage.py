@@ -19,6 +19,7 @@ gets what is damaged or in a hole from another keeper (`History.fill`): then it 
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,14 +35,17 @@ _PASSING = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PROTOCOL,
 }
+_PASSING_NUMBERS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
 
 
 class Corrupt(Exception):
     """A segment's file is damaged: its content is not what was written."""
 
 
-def is_passing(error: sqlite3.Error) -> bool:
+def is_passing(error: sqlite3.Error | OSError) -> bool:
     """Whether an error is about a resource (locks, memory, file descriptors) and does not mean a damaged file."""
+    if isinstance(error, OSError):
+        return error.errno in _PASSING_NUMBERS
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in _PASSING
 

@@ -201,7 +201,7 @@ class History:
         following = next((each for each in self.folder.segments if each.is_sealed and each.first >= first), None)
         if following is None:
             return 0
-        with suppress(SegmentGone):
+        with suppress(SegmentGone, OSError):  # what a resource was short for is looked at in the next round
             self._pool.look_again(following)
         return following.last or 0
 

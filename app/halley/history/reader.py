@@ -47,7 +47,13 @@ class LogReader:
         self._publications = Publications(folder.identity.publication_key)
 
     def read(self, query: Query) -> Page:
-        """The page for a query. Blocks. Raises `UnknownPublication`; `sqlite3.Error` where a resource is short."""
+        """The page for a query. Blocks. Raises `UnknownPublication`; `OSError` where a resource is short."""
+        try:
+            return self._page(query)
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, str(error), str(self._folder.path)) from error
+
+    def _page(self, query: Query) -> Page:
         self._pool.prune()
         wanted = QueryFilter(query, self._rules)
         asked = self._bounds_of(query)

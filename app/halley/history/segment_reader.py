@@ -304,7 +304,7 @@ class SegmentPool:
         """Whether a segment may be read; if not, it is listed as damaged from now on.
 
         Compares a sealed segment's digests at the first call, and blocks. The newest one was examined when the log was
-        opened. Raises `SegmentGone`.
+        opened. Raises `SegmentGone`, and `OSError` where the system is short of a resource.
         """
         if not segment.is_intact or not segment.is_sealed or segment in self._verified:
             return segment.is_intact
@@ -312,7 +312,11 @@ class SegmentPool:
             if segment not in self._verified:
                 try:
                     is_as_sealed = Seal.load(segment.path).matches(segment.path)
-                except (OSError, DocumentDamaged):
+                except OSError as error:
+                    if is_passing(error):  # with no free file descriptor, every segment would be taken for damaged
+                        raise
+                    is_as_sealed = False
+                except DocumentDamaged:
                     is_as_sealed = False
                 if segment not in self._folder.segments:
                     raise SegmentGone(segment.path)

@@ -147,6 +147,11 @@ class Peer:
         return self._waiting[-1] if self._waiting else self._running
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing more is served: the peer has ended its stream, was refused or is gone."""
+        return self._is_over
+
+    @property
     def address(self) -> str:
         """The IP address of the peer, which may be a proxy; empty if unknown."""
         return self.client[0] if self.client else ""

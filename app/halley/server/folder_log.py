@@ -1,4 +1,4 @@
-"""The log in a server's data folder, on the event loop. Reads, and all else that blocks, are done by a few threads."""
+"""The log in a server's data folder, on the event loop. What blocks is done by threads, a few of which read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import SECONDS_TO_2026, Publications
-from halley.broker.ports import Erasure, Page, Query
+from halley.broker.ports import Erasure, Page, Query, Reader
 from halley.history.consumers import Overtaken
 from halley.history.damage import Damage
 from halley.history.folder import FolderUnusable, is_of_keeper
@@ -25,6 +25,7 @@ from halley.history.rules import NEVER
 from halley.history.stored import Stored
 from halley.protocols.contract import Count
 from halley.server.commit_reports import CommitReports
+from halley.server.readers import Readers
 from halley.server.recording import rules_of
 from halley.settings import Settings
 
@@ -64,7 +65,9 @@ class FolderLog:
         self._broker = broker
         self._erasing = erasing
         self.reports = CommitReports(broker, flush, self._options.commit_s)
-        self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
+        self._readers = Readers(self._options.readers, self._options.read_s)
+        # Retention and consumers wait for no reader: else who reads much would keep the disk full.
+        self._upkeep = ThreadPoolExecutor(1, "history-upkeep")
         self._retaining: asyncio.Future[None] | None = None
         self._retention_fault = ""
         self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
@@ -123,7 +126,8 @@ class FolderLog:
         """Write the queued events, report them to the broker, and close the log."""
         self.history.hand_over(None)
         await asyncio.to_thread(self.history.close)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._readers.close()
+        self._upkeep.shutdown(wait=False, cancel_futures=True)
         self.reports.end()
 
     # The interface `LocalArchive`
@@ -179,27 +183,36 @@ class FolderLog:
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
-        await self.in_thread(lambda: self.history.consumers.report(consumer, offset))
+        await self._kept_up(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
 
         Raises `TimeoutError`, `OSError`.
         """
-        return await self.in_thread(lambda: self.history.consumers.forget(consumer))
+        return await self._kept_up(lambda: self.history.consumers.forget(consumer))
 
-    async def read(self, query: Query) -> Page:
-        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self.in_thread(lambda: self.history.read(query))
-
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
+    async def _kept_up(self, work: Callable[[], Result]) -> Result:
+        """Run blocking `work` of the consumers behind retention, if that is at it. Raises `TimeoutError` too."""
         async with asyncio.timeout(self._options.read_s):
-            return await self.in_pool(work)
+            return await asyncio.get_running_loop().run_in_executor(self._upkeep, work)
 
-    def in_pool(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Run blocking `work` on a reader thread, however long it takes."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+    async def read(self, query: Query, reader: Reader) -> Page:
+        """One page of the history, when it is the reader's turn; see `Archive.read`."""
+        return await self._read(reader, lambda: self.history.read(query), query)
+
+    async def in_thread(self, reader: Reader, work: Callable[[], Result]) -> Result:
+        """Have a reader thread do blocking `work`; see `LocalArchive.in_thread`."""
+        return await self._read(reader, work, None)
+
+    async def _read(self, reader: Reader, work: Callable[[], Result], query: Query | None) -> Result:
+        try:
+            return await self._readers.do(reader, work, query)
+        except TimeoutError:
+            raise
+        except OSError as error:  # no file descriptor is free, for example
+            telemetry.log.error("history_unreadable", reason=str(error))
+            raise
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
@@ -245,7 +258,7 @@ class FolderLog:
         """Log what has changed, and let retention take a step; to be called once a second."""
         self._log_changes()
         if self._retaining is None or self._retaining.done():
-            self._retaining = self.in_pool(lambda: self._retain(now))
+            self._retaining = asyncio.get_running_loop().run_in_executor(self._upkeep, self._retain, now)
 
     def _retain(self, now: float) -> None:
         try:

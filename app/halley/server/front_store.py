@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any
 
-from halley.broker.ports import Page, Query
+from halley.broker.ports import Page, Query, Reader
 from halley.cluster.erasure import Due, Erasures
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperRequests, KeeperState
@@ -80,9 +80,9 @@ class FrontStore:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
         await self._reports.settle()
 
-    async def read(self, query: Query) -> Page:
-        """One page, from a keeper. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self._keepers.read(query, self._options.read_s)
+    async def read(self, query: Query, reader: Reader) -> Page:
+        """One page, from a keeper, when it is the reader's turn there; see `Archive.read`."""
+        return await self._keepers.read(query, self._options.read_s, reader.sharer)
 
     def look(self, now: float) -> None:
         """See which keepers are there."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from halley import telemetry
 from halley.broker.broker import Broker
-from halley.broker.ports import Page, Query
+from halley.broker.ports import Page, Query, Reader
 from halley.protocols.contract import Count
 from halley.server.folder_log import FolderLog
 from halley.settings import Settings
@@ -58,11 +58,11 @@ class HistoryService:
         """What can be read of the log. Raises `NoHistory` while it is not open."""
         return self.log.archive
 
-    async def read(self, query: Query) -> Page:
+    async def read(self, query: Query, reader: Reader) -> Page:
         """One page of the history; see `Archive.read`. Raises `NoHistory` too."""
-        return await self.archive.read(query)
+        return await self.archive.read(query, reader)
 
-    async def page(self, query_of: Callable[[int], Query | None]) -> Page | None:
+    async def page(self, query_of: Callable[[int], Query | None], reader: Reader) -> Page | None:
         """One page after all earlier publications have been settled, as WAMP reads it. Raises `NoHistory` too.
 
         `query_of` gets the last position at that time and returns the query; the page is None if the query is.
@@ -70,7 +70,7 @@ class HistoryService:
         archive = self.archive
         await archive.settle()
         query = query_of(archive.head)
-        return None if query is None else await archive.read(query)
+        return None if query is None else await archive.read(query, reader)
 
     def figures(self) -> dict[str, Any] | None:
         """The figures that ticks show of the log; None while it is not open."""

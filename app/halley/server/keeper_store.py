@@ -23,7 +23,7 @@ from halley.cluster.continuity import Companions
 from halley.cluster.copying import STATE_FILE, erase_like
 from halley.cluster.erasure import Due, Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
-from halley.cluster.keeper import Keeper
+from halley.cluster.keeper import OF_NODES, Keeper
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.repair import Repair
 from halley.history.folder import FolderUnusable
@@ -152,7 +152,7 @@ class KeeperStore:
             raise Healing
         values, erased = self._history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
         erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
-        return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
+        return await self.archive.in_thread(OF_NODES, lambda: orjson.dumps(self._state(values, erased, erasures)))
 
     def _state(self, values: Mapping[Name, str], erased: int, erasures: list[Any]) -> dict[str, Any]:
         named: dict[Name, str] = {name: value for name, value in values.items() if isinstance(name, str)}

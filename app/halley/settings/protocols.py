@@ -299,6 +299,12 @@ class Events:
         15.0, unit="s", low=0.1, why="the longest silence of a stream; proxies close it after 60 s of silence"
     )
     retry_s: float = knob(1.0, unit="s", low=0, zero="immediately", why="when a browser whose stream ended comes back")
+    last_pages: int = knob(
+        20,
+        unit="pages",
+        low=1,
+        why="of some 20,000 rows, that are read to find the last events of a stream; then it begins there, with a gap",
+    )
     query_token: bool = knob(
         default=False,
         why="takes a token as ?access_token=, since EventSource sends no headers; queries are in many logs",

@@ -40,6 +40,11 @@ EVENTS: dict[str, LogEvent] = {
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
+    "history_unreadable": LogEvent(
+        "the history could not be read for want of a resource, such as a file descriptor, and its reader was told to "
+        "come again: `reason`",
+        10,
+    ),
     "cluster_joined": LogEvent(
         "the server is a node of a cluster: its `space`, `node` and `settled_by`, whether it `keeps` the history, and "
         "the `sequence` in the stream from which it goes on",

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from halley.broker.limits import sharer_of
+from halley.broker.ports import Reader
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Deferred, Outcome, Request
 from halley.protocols.bayeux.session import Hold, Reply
@@ -53,6 +55,12 @@ def host_connection(scope: Scope) -> HostConnection | None:
     return connection
 
 
+def reader_in(scope: Scope, authid: str | None, account_of: Callable[[str], str | None]) -> Reader:
+    """Who reads the history by a request: a proved `authid`, else the client's address, else the connection."""
+    address, port = scope.get("client") or ("", 0)
+    return Reader(sharer_of(authid, account_of(address), host_connection(scope) or f"{address} {port}"))
+
+
 def target_of(scope: Scope) -> bytes:
     """The target of a request; only its path, where it begins with a slash.
 
@@ -73,6 +81,7 @@ class AsgiConnection:
         self.receive = receive
         self.send = send
         self._host = host_connection(scope)
+        self._departure: asyncio.Future[None] | None = None  # of the peer, while it is waited for
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def write(self, outcome: Outcome | Cut) -> None:
@@ -94,19 +103,23 @@ class AsgiConnection:
         engine = self._engine
         receive = engine.receive_here if is_here else engine.receive
         outcome: Outcome | None = receive(request, monotonic())
-        departure: asyncio.Future[None] | None = None
         try:
             while outcome is not None and not isinstance(outcome, Reply):
+                self._departure = departure = self._departure or asyncio.ensure_future(disconnected(self.receive))
                 if isinstance(outcome, AwaitHook):
                     verdict = await verdict_on(outcome, engine.options.policy_s)
                     outcome = engine.resume(outcome, verdict, monotonic())
                 else:
-                    departure = departure or asyncio.ensure_future(disconnected(self.receive))
                     outcome = await self._wait_for(outcome, departure)
         finally:
-            if departure is not None:
-                departure.cancel()
+            if self._departure is not None:
+                self._departure.cancel()
         return outcome
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer is known to have disconnected."""
+        return self._departure is not None and self._departure.done()
 
     async def _wait_for(self, waiting: Hold | Deferred, departure: asyncio.Future[None]) -> Outcome | None:
         """Wait for the outcome that `write` brings; None if the peer has disconnected.

@@ -6,12 +6,13 @@ the text decides: what begins like JSON is JSON (`protocols/bayeux/batches.py`),
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
@@ -20,6 +21,8 @@ from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, v
 from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
 from halley.transports.guard import Rejection
+
+Result = TypeVar("Result")
 
 _CHARSETS = re.compile(
     r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"
@@ -38,7 +41,7 @@ _ODD_FIELDS = 8
 
 
 class Disconnected(Exception):
-    """The peer disconnected before its request was complete."""
+    """The peer disconnected before its request was complete, or answered."""
 
 
 async def read_body(receive: Receive, limits: Limits) -> bytes:
@@ -88,6 +91,21 @@ async def disconnected(receive: Receive) -> None:
     """Return when the peer has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work`, and cancel it if the peer closes the connection meanwhile. Raises `Disconnected` then."""
+    working, departure = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((working, departure), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            departure.result()  # what is wrong with a body that the request should not have
+            raise Disconnected
+        return working.result()
+    finally:
+        working.cancel()
+        departure.cancel()
+        await asyncio.gather(working, departure, return_exceptions=True)
 
 
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:

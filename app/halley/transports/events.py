@@ -29,11 +29,12 @@ from halley.protocols.events.messages import LINES, SSE, Form
 from halley.protocols.events.protocol import Beginning, Events
 from halley.protocols.events.stream import LATER_S
 from halley.settings import Settings
+from halley.transports.api.archive import unread
 from halley.transports.api.identity import Caller, caller_by
 from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, pairs_of, single, whole
 from halley.transports.api.responses import PRIVATE
-from halley.transports.asgi import AsgiConnection, host_connection, respond
-from halley.transports.bodies import disconnected, read_body, value_of_body
+from halley.transports.asgi import AsgiConnection, host_connection, reader_in, respond
+from halley.transports.bodies import disconnected, read_body, value_of_body, while_connected
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import RETRY_AFTER, Head, Header, bearer_token, route_path, weights
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
@@ -63,7 +64,6 @@ NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
 DENIED = "the server's policy does not allow subscribing to that"
 NO_ROOM = "no room for another stream; try again later"
 BEHIND = "this node is behind that position, which its cluster may have reached; try again later"
-BUSY = "reading the history took too long; try again later"
 
 _UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
 _STATUSES: Final = {402: 403, 404: 403, 405: 400, 412: 409}
@@ -124,13 +124,13 @@ class EventsEndpoint(Endpoint):
             return
         asked = self._read(channel, pairs, head)
         if head.method == "HEAD":
-            await self._admit(asked, caller, head)
+            await self._admit(asked, caller, scope, receive)
             caller.require_still()
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(asked.form, scope)})
             await send({"type": "http.response.body", "body": b""})
             return
         try:
-            beginning = await self._admit(asked, caller, head)
+            beginning = await self._admit(asked, caller, scope, receive)
             await self._stream(asked, beginning, caller, scope, receive, send)
         except Rejection as rejection:
             if rejection.status != 503 or not asked.can_come_back:
@@ -190,9 +190,12 @@ class EventsEndpoint(Endpoint):
         _check_open_to_clients(name)
         return pattern
 
-    async def _admit(self, asked: Asked, caller: Caller, head: Head) -> Beginning:
-        """Check that a client may have a stream, and find where it begins. Raises `Rejection`."""
-        beginning, patterns = asked.beginning, asked.beginning.patterns
+    async def _admit(self, asked: Asked, caller: Caller, scope: Scope, receive: Receive) -> Beginning:
+        """Check that a client may have a stream, and find where it begins, if it is to be one (GET).
+
+        Raises `Rejection`, `Disconnected`.
+        """
+        head, beginning, patterns = head_in(scope), asked.beginning, asked.beginning.patterns
         for pattern in patterns:
             caller.require("subscribe", pattern)
         hooks = self._engine.hooks
@@ -208,27 +211,34 @@ class EventsEndpoint(Endpoint):
             is_known, _ = await outcome_of(commits.reach(beginning.after), self._settings.history.read_s)
             if is_known is False:  # that position may be one of the log: as of another, the reader would get it twice
                 raise Rejection(503, BEHIND, headers=(RETRY_AFTER,))
-        if asked.last and commits.log is not None:
-            beginning = beginning._replace(after=await self._before_last(asked, caller), log=None)
+        if asked.last and commits.log is not None and head.method != "HEAD":
+            beginning = await while_connected(receive, self._before_last(asked, caller, scope))
         return beginning
 
-    async def _before_last(self, asked: Asked, caller: Caller) -> int:
-        """The position after which there are the last events that a client asked for. Raises `Rejection` (503)."""
-        head = self._engine.broker.commits.tail.head
+    async def _before_last(self, asked: Asked, caller: Caller, scope: Scope) -> Beginning:
+        """Where a stream begins with the last events that a client asked for. Raises `Rejection` (503).
+
+        They may be seldom, and the log is long: so it is searched page by page, each in its turn, and not beyond
+        `events.last_pages` of them.
+        """
+        broker, proof = self._engine.broker, caller.proof
+        reader = reader_in(scope, proof.authid, broker.account_of)
         wanted = tuple((pattern, 0) for pattern in asked.beginning.patterns)
-        left, after, proof = asked.last, head, caller.proof
+        left, at = asked.last, broker.commits.tail.head
+        after = at
         try:
-            while left:
-                query = Query(wanted, after, 1, proof.authid, proof.role, limit=left, is_reverse=True)
-                page = await self._events.streams.read(query)
-                if page.events:
-                    after = page.events[-1].position - 1
-                if page.is_end:
-                    break
-                left, after = left - len(page.events), page.reached - 1
-        except TimeoutError:
-            raise Rejection(503, BUSY, headers=(RETRY_AFTER,)) from None
-        return after
+            async with asyncio.timeout(self._settings.history.read_s):
+                for _ in range(self._settings.events.last_pages):
+                    query = Query(wanted, at, 1, proof.authid, proof.role, limit=left, is_reverse=True)
+                    page = await self._events.streams.read(query, reader)
+                    if page.events:
+                        after = page.events[-1].position - 1
+                    left, at = left - len(page.events), page.reached - 1
+                    if page.is_end or not left:
+                        return asked.beginning._replace(after=after, log=None)
+        except OSError as error:
+            raise unread(error) from None
+        return asked.beginning._replace(after=at, log=None, is_short=True)
 
     async def _stream(
         self, asked: Asked, beginning: Beginning, caller: Caller, scope: Scope, receive: Receive, send: Send

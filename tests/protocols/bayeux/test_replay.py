@@ -644,10 +644,20 @@ def test_deadline_of_a_page(house):
 def test_reader_that_fails(house):
     """A fault of the reader is reported, and the client can try again."""
     peer, polled = waiting_for_a_page(house)
-    fault = OSError("the disk")
+    fault = ValueError("a row")
     polled.resume(error=fault)
     assert reached(polled) == {"/a": 0}
     assert house.reported == [("history", fault)]
+    assert data(poll(peer)) == [1, 2]
+
+
+def test_reader_that_is_short_of_something(house):
+    """Where no file descriptor is free, for example, that is no fault: the client gets its page a little later."""
+    peer, polled = waiting_for_a_page(house)
+    polled.resume(error=OSError("the disk"))
+    assert reached(polled) == {"/a": 0}
+    assert house.reported == []
+    assert house.broker.hits["read_s"] == 0
     assert data(poll(peer)) == [1, 2]
 
 

@@ -88,7 +88,7 @@ class House:
             Options(),
             DefaultRules(True, True),
             lambda reading, _limit_s, resume: self.pages.append((self._page_of(reading.query), resume)),
-            self.log.read,
+            lambda query, _reader: self.log.read(query),
             lambda _what, error: self.faults.append(error),
         )
         self.events = Events(streams)

@@ -83,7 +83,7 @@ def test_history_is_announced_where_there_is_one() -> None:
     """`event_history` is announced only if the server has a history."""
 
     class Archive:
-        async def page(self, query_of: Any) -> None:
+        async def page(self, query_of: Any, _reader: Any) -> None:
             return None
 
     world = World()

@@ -150,7 +150,7 @@ def test_who_asks_for_the_history_may_publish() -> None:
     """W41: `get_events` needs the policy's consent, and later publishes do not wait for it."""
 
     class Archive:
-        async def page(self, query_of: Any) -> None:
+        async def page(self, query_of: Any, _reader: Any) -> None:
             raise AssertionError("nobody has allowed it")
 
     world = thinking(("subscribe",))

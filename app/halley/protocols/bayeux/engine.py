@@ -24,7 +24,7 @@ from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.policy import Identities, NoIdentities, Rights
-from halley.broker.ports import Page, Query
+from halley.broker.ports import Page, Query, Reader
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization, Channels
 from halley.protocols.bayeux.errors import Fault, fault_of
@@ -90,7 +90,7 @@ class BayeuxEngine:
         identities: Identities = _NO_IDENTITIES,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = new_id,
-        read: Callable[[Query], Awaitable[Page]] | None = None,
+        read: Callable[[Query, Reader], Awaitable[Page]] | None = None,
         node_of: Callable[[str, float], str | None] | None = None,
         lazy: Sequence[Lazy] = (),
     ) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import Pattern, receiving_patterns
-from halley.broker.ports import Log, Page, Query
+from halley.broker.ports import Log, NobodyReads, Page, Query, Reader
 from halley.broker.replaying import gaps_of, give_page, go_live, removed
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
@@ -57,7 +57,7 @@ class Replayer:
         options: Bayeux,
         hooks: Hooks,
         advisor: Advisor,
-        read: Callable[[Query], Awaitable[Page]] | None,
+        read: Callable[[Query, Reader], Awaitable[Page]] | None,
     ) -> None:
         self.read = read
         self._broker = broker
@@ -199,13 +199,13 @@ class Replayer:
                 max_bytes=options.page_bytes - outbox.nbytes,
             )
             self._broker.touch(session, max(session.deadline, deadline + session.max_interval_s))
-            verdict, now = yield AwaitHook(self.read(query), deadline - now)
+            verdict, now = yield AwaitHook(self.read(query, _reader(hold)), deadline - now)
             if session.closed is not None or replay.reader is not hold:
                 return session.closed is not None, now
             if verdict.error is not None:
                 if isinstance(verdict.error, TimeoutError):
                     self._broker.hits["read_s"] += 1
-                else:
+                elif not isinstance(verdict.error, OSError | NobodyReads):  # a resource is short, as the log says
                     self._hooks.report("history", verdict.error)
                 break
             if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe has changed the cursor meanwhile
@@ -281,6 +281,21 @@ class Replayer:
         if cursor is not None and replay is not None and log is not None:
             for gap in removed(log, cursor):
                 replay.miss(gap)
+
+
+def _reader(hold: Hold) -> Reader:
+    """The session of a connect as reader, as long as this is the connect that waits for a page, and its peer is there.
+
+    A client that connects and goes, again and again, would else have a read for each of its connects.
+    """
+    session = hold.session
+
+    def is_there() -> bool:
+        replay = session.replay
+        is_latest = session.closed is None and replay is not None and replay.reader is hold
+        return is_latest and not hold.connection.is_over
+
+    return Reader(Reader.of(session).sharer, is_there)
 
 
 def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:

@@ -102,7 +102,6 @@ class Socket:
         "_cookies",
         "_engine",
         "_frames_key",
-        "_is_over",
         "_is_paused",
         "_late_bytes",
         "_link",
@@ -118,6 +117,7 @@ class Socket:
         "_unread_bytes",
         "_unsettled",
         "_welcome",
+        "is_over",
         "is_ready",
     )
 
@@ -149,7 +149,7 @@ class Socket:
         self._welcome: Reply | None = None  # the latest reply to a handshake
         self._frames_key = f"bayeux {link.kind}"
         self._is_paused = False
-        self._is_over = False
+        self.is_over = False
         self._now = now  # the latest time that is known here
         self.is_ready = False
         sockets.add(self, now)
@@ -167,7 +167,7 @@ class Socket:
         elif self._request is None and self._unread is None and not self._awaits_node:
             batch = self._read(data, now)
             return () if batch is None else (batch,)
-        elif not self._is_over:
+        elif not self.is_over:
             self._unread = self._unread or deque()
             self._unread.append(data)
             self._unread_bytes += len(data) + OVERHEAD_BYTES
@@ -178,7 +178,7 @@ class Socket:
 
     def receive(self, message: Batch, now: float) -> None:
         """Handle the messages of one text message (`Engine.receive`)."""
-        if self._is_over:
+        if self.is_over:
             return
         self._now = now
         messages = message.messages
@@ -218,9 +218,9 @@ class Socket:
 
     def lost(self, now: float) -> None:
         """Take back what had not left, and forget the held connect (`Engine.lost`); the session goes on."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over, self._now = True, now
+        self.is_over, self._now = True, now
         self._sockets.remove(self)
         self._unread = None
         sessions = self._engine.sessions
@@ -289,7 +289,7 @@ class Socket:
 
     def await_session(self, now: float) -> None:
         """Give the client `hello_s` for another session: its own has ended."""
-        if not self._is_over:
+        if not self.is_over:
             self._sockets.hellos.restart(self, now)
 
     def write(self, outcome: Outcome | Cut | Close) -> None:
@@ -298,7 +298,7 @@ class Socket:
         if type(outcome) is AwaitHook:
             assert request is not None
             self._await(request, outcome)
-        elif self._is_over:
+        elif self.is_over:
             self._drop(outcome)
         elif type(outcome) is Reply:
             self._reply(outcome)
@@ -387,7 +387,7 @@ class Socket:
             self._send_replies(now)
 
     def _send_replies(self, now: float) -> None:
-        if self._replies and not (self._is_paused or self._is_over):
+        if self._replies and not (self._is_paused or self.is_over):
             self._has_sent(None, [], now)
         if self._relayed:
             self._write_relayed(now)
@@ -509,7 +509,7 @@ class Socket:
                 self._end(INTERNAL_ERROR, "internal error", now)
                 raise
             self._now = now
-            if self._is_over:
+            if self.is_over:
                 self._drop(outcome)
             else:
                 self._act_on(request, outcome, now)
@@ -561,7 +561,7 @@ class Socket:
     def _write_relayed(self, now: float) -> None:
         """Write the answers of other nodes, as far as the link takes them."""
         for relayed in [each for each in self._relayed if each.body and not each.is_written]:
-            if self._is_stalled() or self._is_over:
+            if self._is_stalled() or self.is_over:
                 return
             relayed.is_written = True
             self._link.write([self._link.text(relayed.body)])
@@ -591,7 +591,7 @@ class Socket:
 
     def _end(self, code: int, reason: str, now: float) -> None:
         """Close the connection, behind what is to be written so far, unless it is over."""
-        if self._is_over:
+        if self.is_over:
             return
         if code != ABNORMAL:
             self.send(now)

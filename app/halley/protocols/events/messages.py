@@ -17,10 +17,11 @@ from halley.protocols.bayeux.names import to_channel
 
 
 class Gap(NamedTuple):
-    """Positions that a stream does not have, with the reason: `expired`, `lost` or `ahead`.
+    """Positions that a stream does not have, with the reason: `expired`, `lost`, `ahead` or `unsearched`.
 
     `reached` is the position from which on its reader can resume after it. A reader that is `ahead` has asked for what
-    comes after the position `first`, which the log does not have; the stream goes on behind `last`.
+    comes after the position `first`, which the log does not have; the stream goes on behind `last`. In what is
+    `unsearched` there may be some of the last events that its reader has asked for.
     """
 
     first: int

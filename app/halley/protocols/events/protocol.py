@@ -23,12 +23,14 @@ class Beginning(NamedTuple):
     """Where a stream begins.
 
     `after` is the position after which its events are wanted, None for those from now on. `log` is the id of the log
-    that the position belongs to; None: the server's.
+    that the position belongs to; None: the server's. `is_short`: its reader has asked for events before `after` too,
+    which were not searched for.
     """
 
     patterns: tuple[Pattern, ...]
     after: int | None = None
     log: str | None = None
+    is_short: bool = False
 
 
 class Events(WireProtocol):
@@ -85,6 +87,9 @@ class Events(WireProtocol):
         head, after, gap = commits.tail.head, beginning.after, None
         if after is not None and (after > head or beginning.log not in (None, commits.log.log_id)):
             gap, after = Gap(after, head, "ahead", head), None
+        elif after is not None and beginning.is_short:
+            first = min(commits.log.start_of(pattern) for pattern in beginning.patterns)
+            gap = Gap(first, after, "unsearched", after) if first <= after else None
         stream.cursor = cursor = Cursor()
         stream.outbox.is_replaying = True
         for pattern in beginning.patterns:

@@ -21,7 +21,7 @@ from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.outbox import Outbox
 from halley.broker.policy import Rights
-from halley.broker.ports import Page, Query
+from halley.broker.ports import Page, Query, Reader
 from halley.broker.replaying import gaps_of, give_page, go_live, removed
 from halley.broker.sessions import FAULT, Outputs, Session
 from halley.protocols.contract import NORMAL, Close, Link, WaitFor
@@ -57,7 +57,7 @@ class Streams:
         options: Options,
         rights: Rights,
         wait: WaitFor,
-        read: Callable[[Query], Awaitable[Page]],
+        read: Callable[[Query, Reader], Awaitable[Page]],
         report: Callable[[str, Exception], None],
     ) -> None:
         """`read` reads a page of the history, `wait` awaits it, and `report` logs what went wrong with it."""
@@ -307,7 +307,7 @@ class Stream(Session):
             limit=min(self.outbox.room, commits.options.page_events),
             max_bytes=WAITING_BYTES,
         )
-        streams.wait(streams.read(query), commits.options.read_s, self._has_read)
+        streams.wait(streams.read(query, Reader.of(self)), commits.options.read_s, self._has_read)
 
     def _has_read(self, page: Page | None, error: Exception | None, now: float) -> None:
         """Put a page into the outbox, or end the stream if it could not be read: its reader comes back."""
@@ -318,7 +318,7 @@ class Stream(Session):
         if page is None:
             if isinstance(error, TimeoutError):
                 streams.broker.hits["read_s"] += 1
-            elif error is not None:
+            elif error is not None and not isinstance(error, OSError):  # a resource is short, as the log says
                 streams.report("history", error)
             self.end(UNREADABLE, now, later_s=LATER_S)
             return

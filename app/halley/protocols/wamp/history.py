@@ -26,7 +26,7 @@ from halley.broker.errors import InvalidName
 from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from halley.broker.names import Match, Pattern, narrowed
 from halley.broker.policy import Proof
-from halley.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
+from halley.broker.ports import USUAL_LIMIT, Durability, Page, Query, Reader, UnknownPublication
 from halley.broker.sessions import Session
 from halley.protocols.shapes import parts
 from halley.protocols.wamp import errors
@@ -75,7 +75,7 @@ class EventHistory:
         archive, options = self._state.archive, self._recording.options
         if archive is None:  # closed while a policy decided
             raise WampError(errors.HISTORY_UNAVAILABLE)
-        page = archive.page(lambda head: reading.query(pattern, session, head, options.page_bytes))
+        page = archive.page(lambda head: reading.query(pattern, session, head, options.page_bytes), Reader.of(session))
         answer = partial(self._answer, session, call.request, reading, pattern)
         needs: tuple[Verb, Pattern] = ("subscribe", pattern)
         session.engine.wait_for(call, page, options.commit_s + options.read_s, answer, needs=needs)
@@ -92,8 +92,11 @@ class EventHistory:
     ) -> None:
         if isinstance(error, UnknownPublication):
             args, kwargs = nothing(is_complete=False)
+        elif isinstance(error, TimeoutError):
+            self._state.broker.hits["read_s"] += 1
+            raise WampError(errors.TIMEOUT)
         elif error is not None:
-            raise WampError(errors.TIMEOUT if isinstance(error, TimeoutError) else errors.HISTORY_UNAVAILABLE)
+            raise WampError(errors.HISTORY_UNAVAILABLE)
         elif page is None:
             args, kwargs = nothing(is_complete=True)
         else:

@@ -16,7 +16,7 @@ from halley.broker.faults import notify
 from halley.broker.limits import Meters
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER, Rights
-from halley.broker.ports import Page, Query
+from halley.broker.ports import Page, Query, Reader
 from halley.protocols.contract import ProgramDecisions, WaitFor
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.events import to_payload
@@ -45,11 +45,11 @@ Denied = Callable[[WampSession | None, str, str], None]
 class Archive(Protocol):
     """The event history, as the router reads it."""
 
-    def page(self, query_of: Callable[[int], Query | None]) -> Awaitable[Page | None]:
-        """Read one page of the history after all earlier publications have been settled.
+    def page(self, query_of: Callable[[int], Query | None], reader: Reader) -> Awaitable[Page | None]:
+        """Read one page of the history after all earlier publications have been settled, when it is the reader's turn.
 
         `query_of` gets the log's last position at that time and returns the query; the page is None if the query is.
-        Raises `UnknownPublication`, `TimeoutError`.
+        Raises `UnknownPublication`, `NobodyReads`, and `OSError`: `TimeoutError` if it was too late.
         """
 
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from halley.broker.policy import Identities, Rights
 from halley.protocols.bayeux.hooks import Hooks
 from halley.settings import Settings, Verb
+from halley.transports.addresses import accounts
 from halley.transports.api.archive import Archive, ArchiveMiddleware
 from halley.transports.api.history import HistoryApi
 from halley.transports.api.identity import IdentityMiddleware, caller_of
@@ -79,7 +80,8 @@ class Apis:
             made.path_regex = re.compile(made.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
             return made
 
-        history, log = HistoryApi(settings, hooks), LogApi(settings)
+        account_of = accounts((*settings.limits.exempt, *settings.proxies))
+        history, log = HistoryApi(settings, hooks, account_of), LogApi(settings, account_of)
         self.router = Router(
             [
                 route("/rights", _READ, self.rights, reads_archive=False),

@@ -8,15 +8,18 @@ from typing import Protocol, TypeVar
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from halley.broker.ports import Erasure, Page, Query
+from halley.broker.ports import Erasure, Page, Query, Reader
 from halley.history.row_filter import RowFilter
 from halley.history.stored import Stored
 from halley.transports.guard import Rejection
+from halley.transports.head import RETRY_AFTER
 
 Result = TypeVar("Result")
 
 OFF = "history is off on this server"
 ELSEWHERE = "this server keeps no rows of the log; ask one of its cluster that is not a front"
+BUSY = "reading the history took too long; try again later"
+UNREADABLE = "the history cannot be read at the moment; try again later"
 _ARCHIVE = "halley.archive"
 
 
@@ -42,8 +45,12 @@ class Archive(Protocol):
     async def settle(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
 
-    async def read(self, query: Query) -> Page:
-        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+    async def read(self, query: Query, reader: Reader) -> Page:
+        """One page of the history, when it is the reader's turn.
+
+        Raises `UnknownPublication`, `NobodyReads`, and `OSError`: `TimeoutError` after `history.read_s`, another one
+        where a resource is short.
+        """
 
 
 class LocalArchive(Archive, Protocol):
@@ -71,8 +78,8 @@ class LocalArchive(Archive, Protocol):
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer, for which retention waits; False if there is none. Raises `TimeoutError`, `OSError`."""
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
+    async def in_thread(self, reader: Reader, work: Callable[[], Result]) -> Result:
+        """Have a thread do `work`, which reads the log and blocks, when it is the reader's turn. Raises as `read`."""
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
@@ -123,3 +130,10 @@ def local_archive_of(request: Request) -> LocalArchive:
     if local is None:
         raise Rejection(409, ELSEWHERE)
     return local
+
+
+def unread(error: OSError) -> Rejection:
+    """The rejection (503) of a request for which the history could not be read in time, or for want of a resource."""
+    if isinstance(error, TimeoutError):
+        return Rejection(503, BUSY, headers=(RETRY_AFTER,), limit="read_s")
+    return Rejection(503, UNREADABLE, headers=(RETRY_AFTER,))

@@ -27,17 +27,18 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from halley.protocols.events.messages import render
 from halley.settings import Settings
-from halley.transports.api.archive import archive_of
+from halley.transports.api.archive import archive_of, unread
 from halley.transports.api.identity import caller_of
 from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
 from halley.transports.api.responses import Content, base_url
+from halley.transports.asgi import reader_in
+from halley.transports.bodies import while_connected
 from halley.transports.guard import Rejection
-from halley.transports.head import RETRY_AFTER, Header, weights
+from halley.transports.head import Header, weights
 from halley.transports.middleware import head_in
 from halley.transports.waits import outcome_of
 
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
-BUSY = "reading the history took too long; try again later"
 DENIED = "the server's policy does not allow reading this history"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
 _CURSOR = re.compile(r"(after|before)-([0-9]{1,19})", re.ASCII)
@@ -169,20 +170,27 @@ def link(base: str, channel: str, query_string: bytes, cursor: str) -> str:
 class HistoryApi:
     """Responds to requests for `/history`."""
 
-    def __init__(self, settings: Settings, hooks: Hooks) -> None:
+    def __init__(self, settings: Settings, hooks: Hooks, account_of: Callable[[str], str | None]) -> None:
+        """`account_of` returns the account of an address, or None (`transports/addresses.py`)."""
         self._hooks = hooks
+        self._account_of = account_of
         self._policy_s = settings.bayeux.policy_s
         self._options = settings.history
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
     async def page(self, request: Request) -> Response:
-        """One page of events, as JSON or as JSON lines. Raises `Rejection`."""
+        """One page of events, as JSON or as JSON lines; HEAD reads nothing. Raises `Rejection`, `Disconnected`."""
         channel = f"/{request.path_params.get('channel', '')}"
         reading = read(channel, request.scope["query_string"], self._bounds, self._options.page_events)
         caller_of(request).require("subscribe", reading.pattern)
         await self._check_policy(reading.pattern, request)
-        page, links = await self._read(reading, request, channel)
-        if _wants_lines(request.headers.get("accept", "")):
+        has_lines = _wants_lines(request.headers.get("accept", ""))
+        if request.method == "HEAD":
+            response = Content(request, _LINES if has_lines else _JSON, b"", (b"vary", b"Accept"))
+            del response.headers["content-length"]  # that of the page is not known
+            return response
+        page, links = await while_connected(request.receive, self._read(reading, request, channel))
+        if has_lines:
             body = b"".join(b"%b\n" % render(event) for event in page.events)
             return Content(request, _LINES, body, *_headers(page, links))
         return Content(request, _JSON, _body(page, links), (b"vary", b"Accept"))
@@ -210,11 +218,12 @@ class HistoryApi:
             if query.first > query.last:
                 page = Page([], query.last, is_end=True, gaps=[])
             else:
-                page = await archive.read(query)
+                proof = caller_of(request).proof
+                page = await archive.read(query, reader_in(request.scope, proof.authid, self._account_of))
         except UnknownPublication:
             raise Rejection(404, UNKNOWN_PUBLICATION) from None
-        except TimeoutError:
-            raise Rejection(503, BUSY, headers=(RETRY_AFTER,)) from None
+        except OSError as error:
+            raise unread(error) from None
         first, last = reading.bounds(start, head)
         older = newer = None
         if reading.is_backward:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,7 +24,7 @@ from starlette.responses import Response
 from halley import telemetry
 from halley.broker.errors import InvalidName
 from halley.broker.events import Span
-from halley.broker.ports import Erasure
+from halley.broker.ports import Erasure, Reader
 from halley.history.consumers import TooManyConsumers, is_name
 from halley.history.history import CannotPurge
 from halley.history.row_filter import EVERY_ROW, RowFilter, is_protocol
@@ -31,11 +32,12 @@ from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
-from halley.transports.api.archive import LocalArchive, local_archive_of
+from halley.transports.api.archive import LocalArchive, local_archive_of, unread
 from halley.transports.api.history import EXPECTED, time_ns
 from halley.transports.api.identity import EVERYTHING, caller_of
 from halley.transports.api.parameters import bad_parameter, check_no_parameters, parameters, whole
 from halley.transports.api.responses import Content, Stream, base_url
+from halley.transports.asgi import reader_in
 from halley.transports.bodies import disconnected, read_body
 from halley.transports.guard import Rejection, check_same_site
 from halley.transports.head import RETRY_AFTER
@@ -118,7 +120,9 @@ Format = Arrow | JsonLines
 class LogApi:
     """Responds to requests for `/log` and for the paths below it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, account_of: Callable[[str], str | None]) -> None:
+        """`account_of` returns the account of an address, or None (`transports/addresses.py`)."""
+        self._account_of = account_of
         self._limits = settings.limits
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
@@ -169,7 +173,11 @@ class LogApi:
             until = {"until_offset": asked} if "until_offset" in bounds else {}
             url = f"{base_url(request)}/log?{urlencode({'from_offset': last + 1} | until | filters)}"
             headers.append((b"link", f'<{url}>; rel="next"'.encode()))
-        pieces = _batches(archive, form, first, last, wanted, request)
+        reader = reader_in(request.scope, caller.proof.authid, self._account_of)
+        try:
+            pieces = await _begun(_batches(archive, reader, form, first, last, wanted, request))
+        except OSError as error:
+            raise unread(error) from None
         return Stream(request, form.content_type, pieces, *headers, write_s=self._limits.write_s)
 
     # POST /log/purge
@@ -276,8 +284,22 @@ def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
     return RowFilter(pattern, protocol, span.from_us, span.until_us)
 
 
+async def _begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The same pieces, once the first one is there: if it cannot be read, the response can still say so."""
+    first = await anext(pieces, b"")
+
+    async def all_of_them() -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            if first:
+                yield first
+            async for piece in pieces:
+                yield piece
+
+    return all_of_them()
+
+
 async def _batches(
-    archive: LocalArchive, form: Format, first: int, last: int, wanted: RowFilter, request: Request
+    archive: LocalArchive, reader: Reader, form: Format, first: int, last: int, wanted: RowFilter, request: Request
 ) -> AsyncGenerator[bytes, None]:
     """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD.
 
@@ -298,7 +320,7 @@ async def _batches(
     departure = asyncio.ensure_future(disconnected(request.receive))
     try:
         while first and request.method != "HEAD" and not departure.done():
-            data, first = await archive.in_thread(batch)
+            data, first = await archive.in_thread(reader, batch)
             caller_of(request).require_still()
             if data:
                 yield data
