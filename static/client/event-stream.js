@@ -38,8 +38,9 @@ const PASSING = [408, 425, 429]; // statuses that another time may be another on
  * @typedef {object} Gap
  * @property {number} from the first one that is missing; or, `ahead`, the position that the server's log does not have
  * @property {number} to the last one; or, `ahead`, the position after which it goes on
- * @property {"expired" | "lost" | "ahead"} reason `expired`: the server no longer has them; `lost`: it has lost them by
- *   damage; `ahead`: its log is another one than that of the position, or was restored, and what follows is what is new
+ * @property {"expired" | "lost" | "unsearched" | "ahead"} reason `expired`: the server no longer has them; `lost`: it has
+ *   lost them by damage; `unsearched`: it has not searched them for the `last` events; `ahead`: its log is another one than
+ *   that of the position, or was restored, and what follows is what is new
  */
 
 /**

@@ -406,5 +406,6 @@ def test_every_limit_is_in_the_table():
         "relayed",
         "streams",
         "streams_per_address",
+        "last_pages",
     }  # tests/cluster/test_relay.py, wire/test_events_requests.py
     assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) | elsewhere == set(LIMITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -460,3 +461,26 @@ def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
             assert all(reader.result(timeout=60) for reader in readers)
         assert history.start > 1
         assert not history.folder.damage
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_segment_is_not_taken_for_damaged_where_a_resource_is_short(number, tmp_path, monkeypatch):
+    """Its digests cannot be compared without a file descriptor: then the page fails, and the next one is whole."""
+
+    def load(path):
+        raise OSError(number, "short", str(path))
+
+    with OpenLog(tmp_path, segment_bytes=65_536) as log:
+        for _ in range(4):
+            log.write(*("x" * 2_000 for _ in range(20)))
+        log.until_sealed()
+        assert len(log.history.folder.segments) > 1
+        query = Query(((ALL, 0),), log.history.head)
+        with monkeypatch.context() as patched:
+            patched.setattr(seals.Seal, "load", load)
+            with pytest.raises(OSError, match="short"):
+                log.history.read(query)
+            log.history.look_at(1)
+        assert log.history.folder.damage == ()
+        page = log.history.read(query)
+        assert (len(page.events), page.gaps) == (80, [])

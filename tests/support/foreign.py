@@ -24,6 +24,7 @@ class Foreign:
     until = staticmethod(until)
 
     def __init__(self, halley: Halley, port: int) -> None:
+        self.halley = halley
         self.tables = cast(EchoTables, next((each for each in halley.server.protocols if each.name == "nt4"), None))
         self.port = port
         self._wires: list[Wire] = []

@@ -65,7 +65,7 @@ class FolderLog:
         self._broker = broker
         self._erasing = erasing
         self.reports = CommitReports(broker, flush, self._options.commit_s)
-        self._readers = Readers(self._options.readers, self._options.read_s)
+        self.readers = Readers(self._options.readers, self._options.read_s)
         # Retention and consumers wait for no reader: else who reads much would keep the disk full.
         self._upkeep = ThreadPoolExecutor(1, "history-upkeep")
         self._retaining: asyncio.Future[None] | None = None
@@ -126,7 +126,7 @@ class FolderLog:
         """Write the queued events, report them to the broker, and close the log."""
         self.history.hand_over(None)
         await asyncio.to_thread(self.history.close)
-        self._readers.close()
+        self.readers.close()
         self._upkeep.shutdown(wait=False, cancel_futures=True)
         self.reports.end()
 
@@ -207,7 +207,7 @@ class FolderLog:
 
     async def _read(self, reader: Reader, work: Callable[[], Result], query: Query | None) -> Result:
         try:
-            return await self._readers.do(reader, work, query)
+            return await self.readers.do(reader, work, query)
         except TimeoutError:
             raise
         except OSError as error:  # no file descriptor is free, for example
@@ -306,6 +306,7 @@ class FolderLog:
             ("held_bytes", "Disk space that retention keeps only for consumers.", history.retention.held_bytes),
             ("segments", "Segments of the log.", len(history.folder.segments)),
             ("waiting_bytes", "Bytes of events that wait to be written to the log.", history.writer.waiting_bytes),
+            ("waiting_reads", "Reads of the log that wait for a thread.", self.readers.waiting),
             ("damage", "Ranges of offsets that are damaged or lost.", len(history.folder.damage)),
         ):
             yield Count(f"halley_history_{name}", text, value, is_gauge=True)

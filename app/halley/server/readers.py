@@ -1,8 +1,9 @@
 """The threads that read the history, and whose turn it is: those who wait for one are served user by user.
 
-In one queue for all, whoever asks most would be served most, and the others too late. Here each has a queue of its own
-(`limits.sharer_of`), and each time a thread is free the next of them has one read done. So nobody waits for more than
-one read of each other one, whoever is alone has all threads, and what one has too much to be read in time is its own.
+In one queue for all, the one that asks most would be served most, and the others too late. Here each has a queue of its
+own (`limits.sharer_of`), and each time a thread is free the next of them has one read done. So nobody waits for more
+than one read of each other one, one that is alone has all threads, and who asks for more than can be read in time is
+too late with reads of its own only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from halley.broker.ports import NobodyReads, Query, Reader
 
 Result = TypeVar("Result")
 
-MOST_WAITING_BYTES: Final = 16_777_216
+MOST_WAITING_BYTES: Final = 67_108_864
 """What all reads that wait may take together. Beyond it who has most of them loses the newest, as if too late."""
 
-READ_BYTES: Final = 8_192
-"""What a read that waits takes besides its names: its task, its futures, and the request that it is for."""
+READ_BYTES: Final = 20_480
+"""What a read that waits takes besides its names, measured: its tasks and futures, and the request that it is for."""
 
 _DROPPED_AT_ONCE = 64
 

@@ -144,7 +144,7 @@ LIMITS = (
     *("waiting_calls", "wildcard_forms", "testaments"),
     *("name_bytes", "topics", "publishers", "properties_bytes", "values_per_s"),  # of NetworkTables
     *("last_bytes", "elements", "control_bytes"),
-    *("streams", "streams_per_address"),  # of events
+    *("streams", "streams_per_address", "last_pages"),  # of events
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
     "relayed",  # of the cluster
 )

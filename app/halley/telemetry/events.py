@@ -41,8 +41,8 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
     "history_unreadable": LogEvent(
-        "the history could not be read for want of a resource, such as a file descriptor, and its reader was told to "
-        "come again: `reason`",
+        "the history could not be read, since a resource such as a file descriptor is short: `reason`. Its reader can "
+        "try again",
         10,
     ),
     "cluster_joined": LogEvent(

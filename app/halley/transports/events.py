@@ -218,14 +218,14 @@ class EventsEndpoint(Endpoint):
     async def _before_last(self, asked: Asked, caller: Caller, scope: Scope) -> Beginning:
         """Where a stream begins with the last events that a client asked for. Raises `Rejection` (503).
 
-        They may be seldom, and the log is long: so it is searched page by page, each in its turn, and not beyond
-        `events.last_pages` of them.
+        They may be seldom, and the log is long: so it is searched page by page, each in its turn, for
+        `events.last_pages` of them and for `history.read_s` at most; then the stream begins there.
         """
         broker, proof = self._engine.broker, caller.proof
         reader = reader_in(scope, proof.authid, broker.account_of)
         wanted = tuple((pattern, 0) for pattern in asked.beginning.patterns)
-        left, at = asked.last, broker.commits.tail.head
-        after = at
+        left, head = asked.last, broker.commits.tail.head
+        after = at = head
         try:
             async with asyncio.timeout(self._settings.history.read_s):
                 for _ in range(self._settings.events.last_pages):
@@ -237,7 +237,9 @@ class EventsEndpoint(Endpoint):
                     if page.is_end or not left:
                         return asked.beginning._replace(after=after, log=None)
         except OSError as error:
-            raise unread(error) from None
+            if at == head or not isinstance(error, TimeoutError):
+                raise unread(error) from None
+        broker.hits["last_pages"] += 1
         return asked.beginning._replace(after=at, log=None, is_short=True)
 
     async def _stream(

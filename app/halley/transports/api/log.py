@@ -24,7 +24,7 @@ from starlette.responses import Response
 from halley import telemetry
 from halley.broker.errors import InvalidName
 from halley.broker.events import Span
-from halley.broker.ports import Erasure, Reader
+from halley.broker.ports import Erasure, NobodyReads, Reader
 from halley.history.consumers import TooManyConsumers, is_name
 from halley.history.history import CannotPurge
 from halley.history.row_filter import EVERY_ROW, RowFilter, is_protocol
@@ -318,12 +318,15 @@ async def _batches(
         return form.write(rows) if rows else b"", reached + 1
 
     departure = asyncio.ensure_future(disconnected(request.receive))
+    reader = Reader(reader.sharer, lambda: not departure.done())
     try:
         while first and request.method != "HEAD" and not departure.done():
             data, first = await archive.in_thread(reader, batch)
             caller_of(request).require_still()
             if data:
                 yield data
+    except NobodyReads:
+        pass
     finally:
         departure.cancel()
 
