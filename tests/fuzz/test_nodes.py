@@ -342,6 +342,23 @@ async def test_requests_to_a_keeper(no_waits, seed):
     assert log == []
 
 
+@pytest.mark.parametrize(("named", "sharer"), [("user ada", "user ada"), (None, "nodes"), ("", "nodes")])
+async def test_a_page_is_read_in_the_turn_of_the_one_that_it_is_for(named, sharer):
+    """A front names it; one of an earlier version does not, and the nodes themselves share a turn."""
+    readers = []
+
+    async def in_thread(reader, work):
+        readers.append(reader.sharer)
+        return work()
+
+    keeper = Keeper(Asked(Cluster(node="a")), Kept(), in_thread, None)
+    wish = {"what": "read", "query": QUERY_SENT | {"last": 1}, "within_s": 5.0}
+    wish |= {} if named is None else {"sharer": named}
+    await keeper._answer(Message("halley.k", "r", b"", json.dumps(wish).encode()))
+    await keeper._answer(Message("halley.k", "r", b"", json.dumps({"what": "rows", "first": 1, "last": 1}).encode()))
+    assert readers == [sharer, "nodes"]
+
+
 @pytest.fixture(scope="module")
 def no_waits():
     """Have a keeper wait for nothing that it does not have: many requests are for events that never come."""

@@ -37,8 +37,11 @@ from halley.nats.wire import Message
 
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0
-_MOST_REQUESTS = 1_000
-"""Requests that are answered at a time; one more is refused, and its sender asks another keeper or later."""
+_MOST_REQUESTS = 4_096
+"""Requests that are answered at a time; one more is refused, and its sender asks another keeper or later.
+
+It is more than there can be reads that wait for their turn: so who has most of them is refused before all others are.
+"""
 
 _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 """How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
