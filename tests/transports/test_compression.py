@@ -109,13 +109,14 @@ async def test_a_small_page_of_events_is_sent_as_it_is(served):
 
 
 async def test_a_page_has_the_length_of_what_is_sent(served):
-    """So it is whole for clients of HTTP/1.0, such as proxies, too; HEAD has the same headers."""
+    """So it is whole for clients of HTTP/1.0, such as proxies, too. HEAD has none, as it reads no page."""
     plain = await ask(served, "/history/wide")
     answer = await ask(served, "/history/wide", "gzip")
     assert int(answer.headers["content-length"]) == len(answer.body) < len(plain.body) / 5
     async with httpx.AsyncClient(trust_env=False) as http:
         head = await http.head(f"{served.url}/history/wide", headers={"accept-encoding": "gzip"})
-    assert (head.headers["content-length"], head.headers["content-encoding"]) == (f"{len(answer.body)}", "gzip")
+    assert (head.status_code, head.headers["content-type"]) == (200, answer.headers["content-type"])
+    assert not head.headers.keys() & {"content-length", "content-encoding"}
     old = request("GET", "/history/wide", accept_encoding="gzip").replace(b"HTTP/1.1", b"HTTP/1.0")
     assert (await (await served.wire()).request(old)).body == answer.body
 

@@ -67,7 +67,7 @@ class Stream(StreamingResponse):
         except Exception as error:
             if isinstance(error, Rejection) and not self._caller.has_begun:  # a middleware has kept its head back
                 raise
-            if not isinstance(error, OSError | Rejection):  # too late, or a resource is short, as the log says
+            if not isinstance(error, TimeoutError | Rejection):
                 telemetry.fault("request", error)
             if connection is not None:  # another server ends the connection when no more events are sent
                 connection.cut("log")
