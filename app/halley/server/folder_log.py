@@ -183,17 +183,17 @@ class FolderLog:
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
-        await self._kept_up(lambda: self.history.consumers.report(consumer, offset))
+        await self._in_upkeep(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
 
         Raises `TimeoutError`, `OSError`.
         """
-        return await self._kept_up(lambda: self.history.consumers.forget(consumer))
+        return await self._in_upkeep(lambda: self.history.consumers.forget(consumer))
 
-    async def _kept_up(self, work: Callable[[], Result]) -> Result:
-        """Run blocking `work` of the consumers behind retention, if that is at it. Raises `TimeoutError` too."""
+    async def _in_upkeep(self, work: Callable[[], Result]) -> Result:
+        """Do blocking `work` on the thread of retention. Raises `TimeoutError` after `read_s`."""
         async with asyncio.timeout(self._options.read_s):
             return await asyncio.get_running_loop().run_in_executor(self._upkeep, work)
 
