@@ -12,14 +12,17 @@ import ast
 import importlib
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 from support.growing import GROWING
+from support.remembered import PEERS_CACHES
 
 import halley
 from halley import is_compiled
+from halley.broker.errors import InvalidName
 from halley.settings import Settings
 
 FOLDER = Path(halley.__file__).parent
@@ -100,11 +103,15 @@ def tables():
     return found
 
 
+def lines_of(part):
+    """Return the lines of a part of the list, 0 or 1."""
+    return [line for line in LISTED.read_text().split("\n\n")[part].splitlines() if not line.startswith("#")]
+
+
 @cache
 def listed():
     """Return the list: what bounds each table."""
-    lines = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
-    return dict(re.fullmatch(r"(\S+ \S+) +(\S.*)", line).groups() for line in lines)
+    return dict(re.fullmatch(r"(\S+ \S+) +(\S.*)", line).groups() for line in lines_of(0))
 
 
 def test_every_table_is_in_the_list():
@@ -152,6 +159,49 @@ def test_no_loop_ends_early_over_a_table_that_is_a_plain_dict():
     assert found == []
 
 
+# What is remembered of texts that peers choose
+
+
+def caches():
+    """Return what keeps results of functions, as "room function" or "room Class.attribute"."""
+    found = set()
+    for path, tree in files().items():
+        inner = [(tree, "")]
+        while inner:
+            node, within = inner.pop()
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+                if any(map(makes_cache, called)):
+                    found.add(f"{path.parent.name} {node.name}")
+                if isinstance(node, ast.ClassDef):
+                    within = node.name
+                elif not within:
+                    within = f"={node.name}"
+            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return)) and is_made_in(node.value):
+                target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
+                name = within[1:] if target is None else ast.unparse(target).replace("self", within)
+                found.add(f"{path.parent.name} {name}")
+            inner += [(each, within) for each in ast.iter_child_nodes(node) if not is_decorator(each, node)]
+    return sorted(found - {"broker remembered"})  # which makes them
+
+
+def makes_cache(function):
+    """Return whether a function makes a cache."""
+    name = ast.unparse(function).split("[")[0].rpartition(".")[2]
+    return name in ("remembered", "Remembered", "Results", "lru_cache", "cache")
+
+
+def is_made_in(value):
+    """Return whether a cache is made in an expression, if there is one."""
+    inner = [] if value is None else ast.walk(value)
+    return any(isinstance(each, ast.Call) and makes_cache(each.func) for each in inner)
+
+
+def is_decorator(node, of):
+    """Return whether a node is among another one's decorators."""
+    return node in getattr(of, "decorator_list", ())
+
+
 def test_caches_of_functions_are_bounded():
     """`functools.cache` keeps everything, so it is for functions without arguments."""
     found = []
@@ -162,6 +212,56 @@ def test_caches_of_functions_are_bounded():
                 unbounded = {"cache", "functools.cache", "lru_cache(None)", "lru_cache(maxsize=None)"}
                 found += [f"{path.relative_to(FOLDER)}:{node.lineno}" for each in decorators if each in unbounded]
     assert found == []
+
+
+def test_every_cache_is_in_the_list():
+    """Whoever adds a cache writes into `tables.txt` how large it becomes, and fills it in `support/remembered.py`."""
+    rows = dict(re.fullmatch(r"(\S+ \S+) +(\S.*)", line).groups() for line in lines_of(1))
+    assert caches() == list(rows)
+    assert sorted(PEERS_CACHES) == sorted(name for name, bound in rows.items() if bound != "code")
+
+
+@pytest.mark.parametrize("name", PEERS_CACHES)
+def test_a_cache_is_as_large_as_the_list_says_at_most(name):
+    """Filled with the largest entries that it takes, it has as many and no more bytes; what is larger is left out."""
+    [row] = [line for line in lines_of(1) if line.startswith(f"{name} ")]
+    most, nbytes, megabytes = re.fullmatch(r"\S+ \S+ +([0-9,]+) of ([0-9,]+) bytes, ([0-9.]+) MB", row).groups()
+    table, look_up, key_of = PEERS_CACHES[name]()
+    assert (f"{table.most:,}", f"{table.nbytes:,}") == (most, nbytes)
+    chars = largest(table, look_up, key_of)
+    for number in range(table.most + 100):
+        look_up(key_of(chars, number))
+    assert len(table) == table.most
+    taken = sys.getsizeof(table) + bytes_of([*table, *table.values()], set())
+    table.clear()
+    assert taken <= float(megabytes) * 1_000_000 <= 4_000_000
+    assert taken > float(megabytes) * 500_000
+    with suppress(InvalidName):
+        look_up(key_of(20_000, 0))
+    assert not table
+
+
+def largest(table, look_up, key_of):
+    """Return how many wide characters an entry may have that is remembered."""
+    table.clear()
+    least, beyond = 0, 4_000
+    while beyond - least > 1:
+        chars = (least + beyond) // 2
+        with suppress(InvalidName):
+            look_up(key_of(chars, table.most))
+        least, beyond = (chars, beyond) if table else (least, chars)
+        table.clear()
+    assert least > 0
+    return least
+
+
+def bytes_of(what, seen):
+    """Return the bytes of an object with all that is in it; what is in several places counts once."""
+    if id(what) in seen:
+        return 0
+    seen.add(id(what))
+    parts = what if isinstance(what, (tuple, list, frozenset)) else ()
+    return sys.getsizeof(what) + sum(bytes_of(part, seen) for part in parts)
 
 
 class Work:

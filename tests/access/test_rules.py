@@ -250,10 +250,10 @@ def test_the_anonymous_can_be_kept_to_sessions():
     assert access.may(of_role(NOBODY), "publish", "a") is True
 
 
-def test_decisions_are_remembered_within_bounds(monkeypatch):
+def test_decisions_are_remembered_within_bounds():
     """The cache of decisions is bounded, since clients can invent topics, and its decisions stay correct."""
-    monkeypatch.setattr("halley.access.rules._REMEMBERED_DECISIONS", 10)
     access = rules("/a/**")
+    access._decisions.most = 10
     for number in range(100):
         assert may(access, "publish", f"/a/{number}") is True
         assert may(access, "publish", f"/b/{number}") is False
@@ -401,13 +401,14 @@ def test_no_name_reaches_what_is_anothers(one, other):
         assert not access.may(None, "subscribe", Pattern(match, "user"), user(one))
 
 
-def test_decisions_by_name_are_kept_apart_only_where_a_name_matters(monkeypatch):
+def test_decisions_by_name_are_kept_apart_only_where_a_name_matters():
     """A thousand users share what their role may do; what is their own is remembered for each, within the bound."""
     access = AccessRules([own("/user/{authid}/**"), own("/chat/**")])
     for number in range(1_000):
         assert access.may(None, "publish", "chat/lobby", user(f"u{number}"))
     assert len(access._decisions) == 1
-    monkeypatch.setattr("halley.access.rules._REMEMBERED_DECISIONS", 10)
+    access._decisions.clear()
+    access._decisions.most = 10
     for number in range(100):
         assert access.may(None, "publish", f"user/u{number}/x", user(f"u{number}"))
         assert not access.may(None, "publish", f"user/u{number}/x", user("eve"))

@@ -20,11 +20,12 @@ from halley.broker.errors import TooManyTopics
 from halley.broker.events import Event
 from halley.broker.flow import Activity
 from halley.broker.limits import Meters
-from halley.broker.names import Match, Pattern
+from halley.broker.names import Match, Pattern, shape_of
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS
 from halley.broker.ports import Reader
+from halley.broker.remembered import Results
 from halley.cluster.applied import Applied
 from halley.cluster.consistency import StateHistory
 from halley.cluster.frames import Kind, Row
@@ -242,13 +243,20 @@ def deadlines(bound: int) -> Growing:
 # Rights and rules
 
 
+def results_of(function: Callable[[Any], Any]) -> Results[Any, Any]:
+    """Return the table in which the results of a function are remembered."""
+    table: Results[Any, Any] = function.__self__  # type: ignore[attr-defined]
+    return table
+
+
 def decisions(bound: int) -> Growing:
     """Remembered decisions of the access rules."""
     rules = AccessRules([Rule("*", "*", Pattern(Match.DESCENDANTS, ""), allow=True)])
+    rules._decisions.most = bound
 
     def add(number: int) -> None:
-        with mock.patch("halley.access.rules._REMEMBERED_DECISIONS", bound):
-            rules.may(None, "subscribe", str(number), ANONYMOUS)
+        results_of(shape_of).clear()  # so that the rule's own is worked out each time, and not once in thousands
+        rules.may(None, "subscribe", str(number), ANONYMOUS)
 
     return Growing(add, lambda: len(rules._decisions))
 
@@ -256,12 +264,9 @@ def decisions(bound: int) -> Growing:
 def recorded(bound: int) -> Growing:
     """Topics of which the history's rules have decided."""
     rules = Rules()
-
-    def add(number: int) -> None:
-        with mock.patch("halley.history.rules._REMEMBERED_TOPICS", bound):
-            rules.of(str(number))
-
-    return Growing(add, lambda: len(rules._decided))
+    table = results_of(rules.of)
+    table.most = bound
+    return Growing(lambda number: rules.of(str(number)), lambda: len(table))
 
 
 # Bayeux

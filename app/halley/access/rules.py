@@ -14,20 +14,19 @@ is a WAMP realm's own, covers all else that is in that space, and one at the roo
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from halley.access.placeholders import filled, placeholders_of, value_of
 from halley.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
 from halley.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_in_rules
+from halley.broker.remembered import Remembered
 from halley.settings import Verb
 
 ANY = "*"
 """In a rule: every role, or every verb."""
 
 _SERVERS_ROOM = frozenset({RESERVED})
-_REMEMBERED_DECISIONS = 65_536
 _DEPENDS: Final = "depends"
 """Remembered in place of a decision that depends on what the client has proved, not on its role alone."""
 
@@ -66,7 +65,7 @@ class AccessRules:
         self._rules = tuple(rules)
         self._sessionless = sessionless
         self._placeholders = sorted({name for rule in self._rules for name in placeholders_of(rule.pattern)})
-        self._decisions: OrderedDict[tuple[object, ...], bool | Literal["depends"]] = OrderedDict()
+        self._decisions: Remembered[tuple[object, ...], bool | Literal["depends"]] = Remembered()
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
@@ -79,14 +78,14 @@ class AccessRules:
             return decision
         proof = visitor if session is None else session.proof
         if decision is None and self.depends(role, verb, what):
-            self._remember(question, _DEPENDS)
+            self._decisions.remember(question, _DEPENDS)
             decision = _DEPENDS
         if decision is not None:
             question = (*question, *(value_of(name, proof) for name in self._placeholders))
             decision = self._decisions.get(question)
         if not isinstance(decision, bool):
             decision = self.decide(role, verb, what, proof)[0]
-            self._remember(question, decision)
+            self._decisions.remember(question, decision)
         return decision
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
@@ -124,12 +123,6 @@ class AccessRules:
             PLACEHOLDER in rule.pattern.topic and rule.is_about(role, verb) and meet(rule.pattern, pattern)
             for rule in self._rules
         )
-
-    def _remember(self, question: tuple[object, ...], decision: bool | Literal["depends"]) -> None:  # noqa: FBT001
-        """Remember a decision; beyond the bound the oldest is forgotten, as clients make up topics."""
-        if len(self._decisions) >= _REMEMBERED_DECISIONS:
-            self._decisions.popitem(last=False)
-        self._decisions[question] = decision
 
 
 def _asked(what: str | Pattern) -> Pattern:

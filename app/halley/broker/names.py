@@ -21,10 +21,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from halley.broker.errors import InvalidName
+from halley.broker.remembered import remembered
 
 SPACE = ":"
 """Begins the first segment of topics in a separate space, such as a second WAMP realm's: `:name/segment`.
@@ -44,8 +45,6 @@ _BYTE = re.compile(rb"!([0-9a-f]{2})")
 _NEXT = "(?:![89ab][0-9a-f])"
 _SPELLED = re.compile(rf"!((?:21)*)([0-7][0-9a-f]|[cd][0-9a-f]{_NEXT}|e[0-9a-f]{_NEXT}{{2}}|f[0-7]{_NEXT}{{3}})")
 """The bytes of one character in UTF-8, and before them the `21`s that mark a `!` of the name itself."""
-
-_REMEMBERED_NAMES = 65_536
 
 
 def to_segment(segment: str, is_plain: Callable[[str], bool]) -> str:
@@ -111,7 +110,7 @@ def is_plain_in_uri(char: str) -> bool:
     return not char.isspace() and char not in ".#"
 
 
-@lru_cache(_REMEMBERED_NAMES)
+@remembered()
 def component(segment: str) -> str:
     """A canonical segment as WAMP shows it."""
     return from_segment(segment, is_plain_in_uri)
@@ -153,7 +152,6 @@ _BAYEUX_OWN = frozenset({"meta", "service"})
 NAMED_ONLY = frozenset({RESERVED, "wamp"})
 """First segments that a WAMP pattern matches only if it names them: the server's own, and WAMP's for routers."""
 
-_REMEMBERED_PATTERNS = 65_536
 _REST = "[^/]*"
 _AFTER_ALL = "\U0010ffff"
 
@@ -222,9 +220,9 @@ class Shape(NamedTuple):
         return next((at for at, part in enumerate(self.parts) if part.is_open), len(self.parts))
 
 
-@lru_cache(_REMEMBERED_PATTERNS)
+@remembered(2_000, 1_500)
 def shape_of(pattern: Pattern) -> Shape:
-    """The conditions of a pattern on the segments of a topic, in their order; cached for the latest patterns."""
+    """The conditions of a pattern on the segments of a topic, in their order."""
     match, topic = pattern
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:

@@ -29,6 +29,7 @@ _Key = tuple[Match, str]
 _EXACT, _CHILDREN, _DESCENDANTS, _PREFIX, _WILDCARD = Match
 
 _CACHED_TOPICS = 131_072  # a server may well have 100,000 that are in use, and then has some of its own, too
+_CACHED_CHARS = 256  # of a topic: clients make up their names, of which each character may take twelve
 
 DROPPED_AT_ONCE = 4_096
 """Topics that a cache may drop at once: about 1 ms."""
@@ -124,10 +125,13 @@ class TopicIndex(Generic[Subscriber]):
         """The subscribers of `topic`, and the subscriptions that match it."""
         found = self.cache.get(topic)
         if found is None:
-            if len(self.cache) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
-                self._empty()
             subscriptions = self._found(topic)
-            found = self.cache[topic] = _together(subscriptions) if subscriptions else _NOBODY
+            found = _together(subscriptions) if subscriptions else _NOBODY
+            if len(topic) > _CACHED_CHARS:
+                return found
+            if len(self.cache) >= _CACHED_TOPICS:
+                self._empty()
+            self.cache[topic] = found
         return found
 
     @property

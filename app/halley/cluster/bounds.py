@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from functools import lru_cache
 from sys import maxsize
 from typing import Final
 
@@ -23,6 +22,7 @@ import orjson
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
 from halley.broker.names import SPACE, unescaped
+from halley.broker.remembered import remembered
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
 from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, args_and_kwargs_in, args_in, has_shape
 
@@ -49,9 +49,6 @@ _SHORT_BYTES: Final = 2 * _NESTING
 
 _CANONICAL: Final = b"/!:.-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """The bytes of topics (`broker/names.py`), and of the spaces of realms. Pages have them as they are."""
-
-_REMEMBERED = 4_096
-"""Topics, of those that have such characters."""
 
 _SECRET: Final = secrets.randbits(50)
 _BETWEEN: Final = b",%d," % _SECRET
@@ -84,7 +81,7 @@ def _are_short(topics: Sequence[str], whole: str) -> bool:
     return max(map(len, topics)) <= TOPIC_CHARS and max([topic.count("/") for topic in topics]) < TOPIC_SEGMENTS
 
 
-@lru_cache(_REMEMBERED)
+@remembered()  # topics of events that have such characters
 def _is_spelled(topic: str) -> bool:
     """Whether what a topic has as `!hh` are characters, but in a space: else no protocol could show it."""
     try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from halley.broker.events import Event
 from halley.broker.names import Pattern, patterns_over
 from halley.broker.policy import SERVER
+from halley.broker.remembered import Results
 from halley.broker.sessions import Session
 from halley.embed.server_session import pattern_of
 from halley.protocols.bayeux.engine import BayeuxEngine
@@ -25,9 +26,6 @@ Callback = Callable[[str, Any], None]
 
 _DEADLINE_S = 3600.0
 """A local session does not expire; since every session has a deadline, its deadline is moved on each time."""
-
-_REMEMBERED_TOPICS = 10_000
-"""Topics for which a local session remembers its callbacks; clients make up topics, so that must be bounded."""
 
 
 class LocalSession:
@@ -43,7 +41,7 @@ class LocalSession:
         self._is_of_run = is_running()
         self._lasting: dict[Pattern, list[Callback]] = {}  # the callbacks that no run has begun
         self._callbacks: dict[Pattern, list[Callback]] = {}
-        self._callbacks_for = lru_cache(_REMEMBERED_TOPICS)(self._find_callbacks)
+        self._found: Results[str, list[list[Callback]]] = Results(self._find_callbacks)  # by topic
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = BayeuxSession(
             f"local-{name}-{engine.sessions.new_id()}", self, engine.broker.outbox(), engine.options
@@ -80,7 +78,7 @@ class LocalSession:
         self._callbacks.setdefault(pattern, []).append(callback)
         if not self._is_running():
             self._lasting.setdefault(pattern, []).append(callback)
-        self._callbacks_for.cache_clear()
+        self._found.clear()
         self._engine.subscribe(self._session, channel, pattern, monotonic())
 
     def unsubscribe(self, channel: str) -> None:
@@ -90,7 +88,7 @@ class LocalSession:
         callbacks = self._callbacks.pop(pattern, None)
         if callbacks is not None:
             callbacks.clear()  # also for an event that is being delivered
-            self._callbacks_for.cache_clear()
+            self._found.clear()
             self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
@@ -142,7 +140,7 @@ class LocalSession:
 
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
-        for callbacks in self._callbacks_for(event.topic):
+        for callbacks in self._found[event.topic]:
             for callback in tuple(callbacks):
                 try:
                     callback(channel, decode_data(event.payload))

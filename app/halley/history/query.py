@@ -8,7 +8,6 @@ kinds of patterns are defined in `halley/broker/names.py` alone (`matcher`, `spa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from heapq import merge as merged
 from itertools import islice
 from time import monotonic
@@ -16,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from halley.broker.names import Match, Pattern, matcher, span
 from halley.broker.ports import Query
+from halley.broker.remembered import remembered
 from halley.history.rules import NEVER, Rules
 from halley.history.segment_reader import SegmentReader
 from halley.history.stored import Stored, audience_of
@@ -34,7 +34,7 @@ _WINDOW = 1_000
 _SEARCH_ROWS = 40
 """What finding the rows of a time counts as."""
 
-_audience_of = lru_cache(1_000)(audience_of)
+_audience_of = remembered()(audience_of)
 
 
 class Filter(Protocol):

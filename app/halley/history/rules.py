@@ -7,11 +7,11 @@ nothing but their place. A rule also has the offset from which on its events are
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from halley.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
 from halley.broker.ports import Durability
+from halley.broker.remembered import remembered
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1
@@ -20,7 +20,6 @@ NEVER = (1 << 63) - 1
 GRACE_S = 600.0
 """Seconds that hidden segments stay on disk: time to correct a clock that was wrong when the server started."""
 
-_REMEMBERED_TOPICS = 100_000
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -92,22 +91,12 @@ class Rules:
         self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
         if self.recording:
             self.recording.append(self._elsewhere)
-        self._decided: OrderedDict[str, Rule] = OrderedDict()
-
-    def of(self, topic: str) -> Rule:
-        """The rule that decides for a topic."""
-        rule = self._decided.get(topic)
-        if rule is None:
-            if len(self._decided) >= _REMEMBERED_TOPICS:  # clients invent topics, so the memory is bounded
-                self._decided.popitem(last=False)
-            # Any topic outside of a space is matched by the root rule, also one without a slash.
-            last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
-            rule = self._decided[topic] = next((rule for rule in self.all if matches(rule.pattern, topic)), last)
-        return rule
+        self.of = remembered(8_000, 304)(self._decide)
+        """Returns the rule that decides for a topic."""
 
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return (self._decided.get(topic) or self.of(topic)).durability
+        return self.of(topic).durability
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on a reader of `pattern` misses nothing by age.
@@ -133,6 +122,11 @@ class Rules:
             starts = [max(starts, default=1)] * len(self.recording)
         for rule, start in zip(self.recording, starts, strict=True):
             rule.start = max(rule.start, start)
+
+    def _decide(self, topic: str) -> Rule:
+        # Any topic outside of a space is matched by the root rule, also one without a slash.
+        last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
+        return next((rule for rule in self.all if matches(rule.pattern, topic)), last)
 
     def _records(self, part: Pattern, at: int, within: Pattern) -> bool:
         """Whether the rule at index `at`, and none before it, keeps events of a topic that both patterns match."""

@@ -17,7 +17,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -27,6 +27,7 @@ import httptools
 
 from halley import telemetry
 from halley.broker.aging import AT_ONCE, TimeoutQueue
+from halley.broker.remembered import remembered
 from halley.protocols.contract import Count
 from halley.settings import Settings, is_loopback
 from halley.transports.endpoint import shutting_down
@@ -45,7 +46,6 @@ WRONG_NODE = (421, "this is another node")
 
 _CONNECT_S = 2.0
 _MARGIN_S = 5.0
-_REMEMBERED_HEADS = 1_024
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) [^\r\n]*\r\n")
 _ID_CHARS = 4
 _SESSION_ID = re.compile(r"[a-z2-7]{4}[A-Za-z0-9_-]{40,43}")
@@ -458,7 +458,7 @@ def _whole(data: bytes) -> Answer | None:
     return Answer(status, headers, data[head_bytes:], data)
 
 
-@lru_cache(_REMEMBERED_HEADS)
+@remembered(1_000, 3_500)
 def _usual_head(head: bytes) -> tuple[int, int, list[Header]] | None:
     """The status, the length of the body and the headers of a response; None if its form is not the usual one."""
     status = _STATUS.match(head)

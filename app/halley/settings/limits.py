@@ -55,7 +55,7 @@ class Limits:
         20_000,
         unit="sessions",
         low=1,
-        why="one with a held poll takes 7 KB, one at the limit of its subscriptions 0.2 MB (Bayeux), 3.1 MB (WAMP) "
+        why="one with a held poll takes 7 KB, one at the limit of its subscriptions 0.2 MB (Bayeux), 2.0 MB (WAMP) "
         "or 2.1 MB (NetworkTables), and what waits in its queue; then 503",
     )
     sessions_per_address: int = knob(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 
 from starlette.types import Scope
 
+from halley.broker.remembered import remembered
 from halley.transports.head import Header
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -22,10 +22,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HOPS = 16
 """Entries of `X-Forwarded-For` that are read, from its end; beyond as many proxies the last of them is the client."""
 
-_REMEMBERED = 256
-"""Peers whose result is cached."""
-
-_REMEMBERED_ACCOUNTS = 4_096
 _IPV6_ACCOUNT_BITS = 64  # what one household is given; who has one of its addresses has them all
 
 _ENTRY = re.compile(
@@ -39,7 +35,7 @@ class Proxies:
 
     def __init__(self, listed: Iterable[str]) -> None:
         self._networks = tuple(map(ipaddress.ip_network, listed))
-        self._knows = lru_cache(_REMEMBERED)(self._is_listed)
+        self._knows = remembered(256)(self._is_listed)
 
     def __contains__(self, address: str) -> bool:
         """Whether an address is that of a listed proxy."""
@@ -101,7 +97,7 @@ def accounts(exempt: Iterable[str]) -> Callable[[str], str | None]:
     """
     networks = [ipaddress.ip_network(network) for network in exempt]
 
-    @lru_cache(_REMEMBERED_ACCOUNTS)
+    @remembered()
     def account_of(address: str) -> str | None:
         try:
             peer = ipaddress.ip_address(address.partition("%")[0])  # a scope does not identify a peer

@@ -11,12 +11,12 @@ import codecs
 import re
 import zlib
 from collections.abc import Coroutine, Iterable
-from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
+from halley.broker.remembered import remembered
 from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, value_of
 from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
@@ -34,8 +34,6 @@ _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IG
 IN_UTF_8: Final = frozenset((b"application/json", b"application/json;charset=UTF-8"))
 """What nearly all clients send; any other content type is looked at."""
 
-_REMEMBERED = 64
-"""Content types whose charset is cached; clients choose them, so the number must be bounded."""
 _ODD_FIELDS = 8
 """Form fields besides `message` that are tolerated."""
 
@@ -159,7 +157,7 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     return batch
 
 
-@lru_cache(_REMEMBERED)
+@remembered(64)
 def charset_of(content_type: bytes) -> str:
     """The charset of a body, by its Content-Type, as Python names it. Raises `Rejection` (415)."""
     match = _CHARSET.search(content_type)

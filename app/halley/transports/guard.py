@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from urllib.parse import urlsplit
 
+from halley.broker.remembered import remembered
 from halley.settings import Settings, is_loopback
 from halley.transports.head import UNCACHED, Head, Header
 
@@ -23,8 +23,6 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _ORIGIN = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#@\\]+)(?=[/?#]|\Z)", re.IGNORECASE)
 """The origin of a URL, and its host; a URL with a user has none here, nor one that browsers and Python split apart."""
 _LAST_PORT = 65_535
-_REMEMBERED = 256
-"""Hosts and origins whose result is cached; clients choose them, so the number must be bounded."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 TEXT_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/plain; charset=utf-8"), *UNCACHED)
@@ -64,9 +62,9 @@ class Guard:
         self._length_digits = len(str(self.body_bytes))  # what has fewer is within the limit
         self._query_bytes = settings.limits.query_bytes
         self._serves_hidden_pages = settings.bayeux.callback_polling_without_referer
-        self.serves = lru_cache(_REMEMBERED)(self._is_our_host)
+        self.serves = remembered(256)(self._is_our_host)
         """Whether a Host header names this server."""
-        self._cors_of = lru_cache(_REMEMBERED)(self._judge_origin)
+        self._cors_of = remembered(256)(self._judge_origin)
         self._preflight = (*_PREFLIGHT, (b"access-control-max-age", b"%d" % settings.cors.max_age_s))
 
     @property
@@ -158,7 +156,7 @@ class Guard:
         elif (origin := _ORIGIN.match(referer)) is None:
             is_allowed = False
         else:
-            is_allowed = self._cors_of(origin[0], fields.get(b"host", b""), head.scheme) is not None
+            is_allowed = self._cors_of((origin[0], fields.get(b"host", b""), head.scheme)) is not None
         if not is_allowed:
             raise Rejection(403, "origin not allowed")
 
@@ -175,12 +173,13 @@ class Guard:
         return name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
 
     def _check_origin(self, fields: dict[bytes, bytes], scheme: str, denied: int) -> tuple[Header, ...]:
-        cors = self._cors_of(fields[b"origin"], fields.get(b"host", b""), scheme)
+        cors = self._cors_of((fields[b"origin"], fields.get(b"host", b""), scheme))
         if cors is None:
             raise Rejection(denied, "origin not allowed")
         return cors
 
-    def _judge_origin(self, origin: bytes, host: bytes, scheme: str) -> tuple[Header, ...] | None:
+    def _judge_origin(self, asked: tuple[bytes, bytes, str]) -> tuple[Header, ...] | None:
+        origin, host, scheme = asked
         if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1"), scheme):
             return None
         return (

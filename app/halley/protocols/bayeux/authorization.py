@@ -23,7 +23,7 @@ from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import Message
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import Bounds, patterns
 from halley.protocols.bayeux.outcomes import Steps
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
@@ -101,7 +101,7 @@ class Authorization:
         self._index = broker.index
         self._rights = rights
         self._hooks = hooks
-        self._bounds = bounds
+        self._pattern_of = patterns(bounds)
 
     def authorize(
         self,
@@ -164,7 +164,7 @@ class Authorization:
     def ensure_channel(self, name: str, now: float) -> None:
         """Notify the `channel_created` hooks of a new channel, once, before it can be used."""
         hooks = self._hooks
-        if hooks.watch_channels and self.channels.add(name, to_pattern(name, self._bounds), now):
+        if hooks.watch_channels and self.channels.add(name, self._pattern_of(name), now):
             hooks.notify(hooks.channel_created, name)
 
     def sweep(self, now: float) -> bool:

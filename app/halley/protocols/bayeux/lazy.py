@@ -9,17 +9,15 @@ them along. What a program sends to one session alone is lazy only if the progra
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from math import inf
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import matches
+from halley.broker.remembered import remembered
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.bayeux.session import BayeuxSession, Hold
 from halley.settings import Lazy
-
-_REMEMBERED_TOPICS = 10_000
 
 
 class Laziness:
@@ -32,7 +30,7 @@ class Laziness:
         )
         self._usual_s = usual_s
         self.is_used = bool(self._rules)  # or an event was lazy by itself; else there is nothing to look at
-        self._rule_s = lru_cache(_REMEMBERED_TOPICS)(self._find)
+        self._rule_s = remembered(8_000, 304)(self._find)
 
     def mark(self, event: Event) -> None:
         """Make an event lazy that is to be delivered."""

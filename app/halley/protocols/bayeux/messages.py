@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from orjson import dumps, loads
@@ -17,6 +16,7 @@ from orjson import dumps, loads
 from halley.broker.events import Event, to_text
 from halley.broker.policy import ANONYMOUS, Identity, Proof
 from halley.broker.ports import type_and_time
+from halley.broker.remembered import remembered
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.binary import data_of_bytes
@@ -238,10 +238,7 @@ def _with_position(event: Event) -> bytes:
     return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
 
 
-_REMEMBERED_NOTICES = 100  # a rule usually takes the same few subscriptions from very many sessions
-
-
-@lru_cache(_REMEMBERED_NOTICES)
+@remembered(100)  # a rule usually takes the same few subscriptions from very many sessions
 def revocation_frame(name: str) -> bytes:
     """The message by which a client learns that its subscription to `name` was taken away."""
     return encode({"channel": "/meta/unsubscribe", "subscription": name, "successful": True, "ext": {"revoked": True}})

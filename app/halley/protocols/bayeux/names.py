@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final, NamedTuple
 
 from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
@@ -23,9 +23,10 @@ from halley.broker.names import (
     shape_of,
     to_segment,
 )
+from halley.broker.remembered import remembered
 
+_PLAIN = re.compile(r"(?:/[A-Za-z0-9_-]+)+")
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
-_REMEMBERED_NAMES = 65_536
 WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
 """The last segments of patterns."""
 
@@ -44,18 +45,24 @@ class Bounds(NamedTuple):
 
 def topics(bounds: Bounds) -> Callable[[str], str]:
     """Return `to_topic` with these bounds, as a function that remembers names; only a name is to be looked up in it."""
-    return lru_cache(_REMEMBERED_NAMES)(partial(to_topic, bounds=bounds))
+    return remembered()(partial(to_topic, bounds=bounds))
+
+
+def patterns(bounds: Bounds) -> Callable[[str], Pattern]:
+    """Return `to_pattern` with these bounds, as a function that remembers names."""
+    return remembered()(partial(to_pattern, bounds=bounds))
 
 
 def to_topic(channel: str, bounds: Bounds) -> str:
     """The canonical topic of a channel name. Raises `InvalidName`, also for a wildcard."""
     _check_length(channel, bounds)
+    if _PLAIN.fullmatch(channel):  # as nearly all are
+        return channel[1:]
     if not _SEGMENTS.fullmatch(channel):
         raise InvalidName(channel)
     return "/".join(to_segment(segment, is_plain_in_channel) for segment in channel[1:].split("/"))
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
     """The pattern that a `subscription` stands for. Raises `InvalidName`."""
     parent, slash, last = subscription.rpartition("/")
@@ -75,9 +82,11 @@ def _check_length(name: str, bounds: Bounds) -> None:
         raise NameTooDeep(name)
 
 
-@lru_cache(_REMEMBERED_NAMES)
+@remembered()
 def to_channel(topic: str) -> str:
     """The channel name of a canonical topic."""
+    if "!" not in topic:
+        return f"/{topic}"
     return "/" + "/".join(from_segment(segment, is_plain_in_channel) for segment in topic.split("/"))
 
 

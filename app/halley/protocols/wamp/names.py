@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from halley.broker.names import SPACE, Match, Pattern, component, is_plain_in_uri, to_segment
+from halley.broker.remembered import remembered
 from halley.settings import Realm, Settings
 
-_REMEMBERED_NAMES = 65_536
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)
 _OWN = "wamp"
 
@@ -45,7 +45,6 @@ def is_meta(pattern: Pattern) -> bool:
     return pattern.topic.startswith(SPACE * 2)
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def check_uri(uri: str, grammar: Grammar) -> None:
     """Check the URI of a realm, an error or a procedure; the rule of strict realms is not applied.
 
@@ -56,14 +55,16 @@ def check_uri(uri: str, grammar: Grammar) -> None:
             raise InvalidName(uri)
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def to_topic(uri: str, space: str, grammar: Grammar) -> str:
     """Return the canonical topic of a URI in a realm's `space`. Raises `InvalidName`."""
-    topic = "/".join(_segment(each, grammar) for each in _components(uri, grammar))
+    components = _components(uri, grammar)
+    if not grammar.is_strict and _PLAIN.fullmatch(uri):  # as nearly all are
+        topic = uri.replace(".", "/")
+    else:
+        topic = "/".join(_segment(each, grammar) for each in components)
     return _within(topic, _space_of(uri, space))
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
     """Return the pattern for a subscription to a URI with a match policy, in a realm's `space`.
 
@@ -83,18 +84,19 @@ def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
     return Pattern(match, _within("/".join(parts), _space_of(uri, space)))
 
 
-@lru_cache(_REMEMBERED_NAMES)
 def own_topic(uri: str, space: str) -> str:
     """Return the topic of a URI of the router itself in a realm; the settings' limits on topics do not apply to it."""
     return _within(uri.replace(".", "/"), _space_of(uri, space))
 
 
-@lru_cache(_REMEMBERED_NAMES)
+@remembered()
 def to_uri(topic: str) -> str:
     """Return the URI of a canonical topic, without its space."""
+    if topic.startswith(SPACE):
+        topic = topic.partition("/")[2]
+    if "!" not in topic:  # as in nearly all
+        return topic.replace("/", ".")
     segments = topic.split("/")
-    if segments[0].startswith(SPACE):
-        del segments[0]
     return ".".join(map(component, segments))
 
 

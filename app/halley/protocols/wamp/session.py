@@ -11,6 +11,7 @@ import secrets
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 from halley.broker.broker import Broker
@@ -18,6 +19,7 @@ from halley.broker.events import Event, to_text
 from halley.broker.names import SPACE, Match, Pattern, matcher, span
 from halley.broker.outbox import Outbox
 from halley.broker.ports import Erasure
+from halley.broker.remembered import remembered
 from halley.broker.sessions import Owner, Session
 from halley.protocols.contract import Context
 from halley.protocols.wamp import errors
@@ -253,14 +255,12 @@ class Realm:
         self.is_shared = is_first
         self.space = "" if is_first else space_of(options.name)
         self.grammar = Grammar(limits.topic_chars, limits.topic_segments, options.strict_uris)
+        self.topic = remembered()(partial(to_topic, space=self.space, grammar=self.grammar))
+        """Returns the canonical topic of a URI in this realm. Raises `InvalidName`."""
         self.sessions: dict[int, WampSession] = {}
         self.subscriptions: dict[Pattern, LiveSubscription] = {}
         self.numbers: dict[int, LiveSubscription] = {}  # the same subscriptions, by id
         self.retained = RetainedEvents(wamp.retained_topics, wamp.retained_bytes)
-
-    def topic(self, uri: str) -> str:
-        """Return the canonical topic of a URI in this realm. Raises `InvalidName`."""
-        return to_topic(uri, self.space, self.grammar)
 
     def pattern(self, uri: str, match: Match) -> Pattern:
         """Return the pattern for a subscription to a URI with a match policy. Raises `InvalidName`."""
