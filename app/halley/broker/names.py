@@ -40,6 +40,7 @@ A canonical name has no such character, so a pattern with it is matched as one t
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN_OR_MARK = re.compile(r"[A-Za-z0-9_!-]+")
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _BYTE = re.compile(rb"!([0-9a-f]{2})")
 _NEXT = "(?:![89ab][0-9a-f])"
@@ -55,7 +56,7 @@ def to_segment(segment: str, is_plain: Callable[[str], bool]) -> str:
     """
     if _PLAIN.fullmatch(segment):
         return segment
-    if not segment or not all(_is_plain(char, is_plain) for char in segment):
+    if not segment or not all(map(is_plain, _PLAIN_OR_MARK.sub("", segment))):
         raise InvalidName(segment)
 
     def read(found: re.Match[str]) -> str:
@@ -136,7 +137,7 @@ def _is_plain(char: str, is_plain: Callable[[str], bool]) -> bool:
 
 
 def _escaped(chars: str) -> str:
-    return "".join(f"!{byte:02x}" for byte in chars.encode())
+    return f"!{chars.encode().hex('!')}"
 
 
 RESERVED = "halley"
