@@ -36,6 +36,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Work
+from halley.broker.refusals import Refusals
 from halley.broker.sessions import FAULT, Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
@@ -103,6 +104,7 @@ class Broker:
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
+        self.refusals = Refusals(limits, account_of, self.hits)
 
     def add_observer(self, observer: SessionObserver) -> None:
         """Report sessions and their subscriptions to `observer` from now on, after those that were added before."""

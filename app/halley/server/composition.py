@@ -112,7 +112,8 @@ class Server:
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
         self._hosts_sweeps: list[Sweep] = []
-        slow: list[Sweep] = [self.broker.meters.sweep, self.access.look, session_log.report_limits]
+        slow: list[Sweep] = [self.broker.meters.sweep, self.broker.refusals.sweep]
+        slow += [self.access.look, session_log.report_limits]
         slow.append(lambda _: telemetry.report_suppressed())
         routes = [mount.endpoint.route for mount in self.mounts]
         every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
@@ -132,6 +133,7 @@ class Server:
             self.access,
             self.access,
             self.hooks,
+            self.broker.refusals,
             archive=lambda: self.history.archive,
             pages=self.pages,
         )

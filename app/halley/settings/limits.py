@@ -73,7 +73,7 @@ class Limits:
         unit="publishes/s",
         low=0,
         zero="no limit",
-        why="of a session, or of all requests of an address without a session; then 403",
+        why="of a session, or of all requests of an address without one; as many more that are refused; then 403",
     )
     publish_burst: int = knob(
         400, unit="publishes", low=1, why="that a session or address can send at once after a silence"

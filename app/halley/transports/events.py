@@ -122,7 +122,8 @@ class EventsEndpoint(Endpoint):
             single(pairs, {}, "unknown parameter; publishing takes none")
             await self._publish(channel, caller, token, AsgiConnection(self._engine, scope, receive, send))
             return
-        asked = self._read(channel, pairs, head)
+        with caller.asking():
+            asked = self._read(channel, pairs, head)
         if head.method == "HEAD":
             await self._admit(asked, caller, scope, receive)
             caller.require_still()
@@ -146,7 +147,8 @@ class EventsEndpoint(Endpoint):
             if len(tokens) + (token is not None) > 1:  # RFC 6750, 2
                 raise Rejection(400, TWO_TOKENS)
             token = tokens[0] if tokens else token
-        return caller_by(token, self._rights, self._identities), token
+        refusals = self._engine.broker.refusals
+        return caller_by(token, head.address, self._rights, self._identities, refusals), token
 
     # Streams
 
@@ -195,6 +197,10 @@ class EventsEndpoint(Endpoint):
 
         Raises `Rejection`, `Disconnected`.
         """
+        with caller.asking():
+            return await self._beginning_of(asked, caller, scope, receive)
+
+    async def _beginning_of(self, asked: Asked, caller: Caller, scope: Scope, receive: Receive) -> Beginning:
         head, beginning, patterns = head_in(scope), asked.beginning, asked.beginning.patterns
         for pattern in patterns:
             caller.require("subscribe", pattern)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from halley.broker.broker import Broker
-from halley.broker.errors import Refusal
+from halley.broker.errors import RateLimited, Refusal
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.policy import Identities, NoIdentities, Rights
@@ -268,7 +268,7 @@ class BayeuxEngine:
         try:
             pending = self._publishes.publish_usual(request, session, fields, now)
         except Fault as fault:
-            return self.reply_to_publish(request, session, self.replies.refusal(session, fields, fault), now)
+            return self.reply_to_publish(request, session, self._refusal(request, session, fields, fault, now), now)
         if pending is not None:
             waiter = _PendingPublish(self, request, session, fields)
             pending.waiters.append(waiter)
@@ -336,8 +336,18 @@ class BayeuxEngine:
                 else:
                     replies.append((yield from self._answer(handler, message)))
             except Fault as fault:
-                replies.append(self.replies.refusal(handler.session, fields, fault))
+                replies.append(self._refusal(handler.request, handler.session, fields, fault, handler.now))
         return (yield from self._finish(handler, connects))
+
+    def _refusal(
+        self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, now: float
+    ) -> dict[str, Any]:
+        """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
+        address = "" if request.context is None else request.context.address
+        if not errors.takes_token(fault.error) or self.broker.refusals.has_token(session, address, now):
+            return self.replies.refusal(session, fields, fault)
+        fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
+        return self.replies.refusal(session, fields, fault, is_reported=False)
 
     def _answer(self, handler: RequestHandler, message: Message) -> Steps:
         """Handle any message but a handshake or connect, and return its reply. Raises `Fault`."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from halley.access import program_policy
-from halley.broker.errors import KeyReused, NoHome, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
+from halley.broker.errors import (
+    KeyReused,
+    NoHome,
+    NotForAll,
+    OutcomeUnknown,
+    RateLimited,
+    Refusal,
+    TooManyTopics,
+    WrongType,
+)
 
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
@@ -88,6 +97,17 @@ def denial(channel: str, reason: str) -> str:
 def is_denial(error: str) -> bool:
     """Whether an error text says that a client lacks the right to do something."""
     return error.endswith("_denied")
+
+
+_names_and_rights = (
+    *("publish_denied", "subscribe_denied", "create_denied"),
+    *("channel_invalid", "channel_is_a_wildcard", "subscription_invalid"),
+)
+
+
+def takes_token(error: str) -> bool:
+    """Whether a publish or subscribe is refused for its name or for want of a right (`broker/refusals.py`)."""
+    return error.endswith(_names_and_rights) and f":{RateLimited.reason}:" not in error
 
 
 class Fault(Exception):

@@ -81,8 +81,9 @@ class Listener:
 class Hooks(ProgramPolicy):
     """All hooks that are registered with one server: the program's policy and authorizers, and the following.
 
-    `message_refused` is called for each message that was denied: with its session, its fields as they were sent, and
-    the error. Lists and registries are changed and never replaced: the engine keeps those that it asks most.
+    `message_refused` is called for each message that was denied, unless too many are: with its session, its fields as
+    they were sent, and the error. Lists and registries are changed and never replaced: the engine keeps those that it
+    asks most.
     """
 
     def __init__(

@@ -280,13 +280,15 @@ class Replies:
             ext["timesync"] = hold.timesync.answer(now + self._broker.clock_offset_s)
         return ext
 
-    def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
-        """Make the reply to a message that is refused; count that, and report denials to the hooks.
+    def refusal(
+        self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, *, is_reported: bool = True
+    ) -> dict[str, Any]:
+        """Make the reply to a message that is refused; count that, and report denials to the hooks if `is_reported`.
 
         `fields` are the message as it was sent, and `session` is the request's, if there is one.
         """
         self.refused[fault.error.partition(":")[0]] += 1
-        if errors.is_denial(fault.error):
+        if is_reported and errors.is_denial(fault.error):
             self._hooks.notify([self._hooks.message_refused], session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error

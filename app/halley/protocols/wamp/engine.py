@@ -17,7 +17,7 @@ from halley.broker.names import Pattern
 from halley.broker.sessions import FAULT, Outputs, Session
 from halley.protocols.contract import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from halley.protocols.wamp import errors
-from halley.protocols.wamp.errors import Undecodable, Violation, WampError
+from halley.protocols.wamp.errors import TAKE_TOKENS, TooManyRefused, Undecodable, Violation, WampError
 from halley.protocols.wamp.events import event_frame
 from halley.protocols.wamp.handshake import Handshake
 from halley.protocols.wamp.history import EventHistory
@@ -325,13 +325,18 @@ class WampEngine:
         """Return how many more bytes may be queued for the peer; below 0 where it is too much already."""
         return self._state.broker.limits.queue_bytes - self._link.backlog_bytes - self._frames_bytes
 
-    def refuse(self, request: Message, error: WampError) -> None:
+    def refuse(self, request: Message, error: WampError, now: float) -> None:
         """Answer a request with ERROR; a publication that is not acknowledged is only counted."""
+        is_logged = True
+        if error.uri in TAKE_TOKENS and self.session is not None:
+            is_logged = self._state.broker.refusals.has_token(self.session, "", now)
+        if not is_logged:
+            error = TooManyRefused()
         if isinstance(request, Publish) and not request.is_acknowledged:
             self._state.unacknowledged[error.uri] += 1
             return
         kind, name = _REQUESTS[type(request)]
-        self._state.note_refusal(self.session, name, error.uri)
+        self._state.note_refusal(self.session, name, error.uri, is_logged=is_logged)
         text = [[error.text]] if error.text else []
         self.say([ERROR, kind, request.request, {}, error.uri, *text])  # type: ignore[union-attr]  # a request has one
 
@@ -394,7 +399,7 @@ class WampEngine:
                 try:
                     session.requests.enqueue(message, nbytes)
                 except WampError as error:
-                    self.refuse(message, error)
+                    self.refuse(message, error, now)
             else:
                 self._dispatch(session, message, now)
 
@@ -438,7 +443,7 @@ class WampEngine:
             try:
                 handler(session, message, now)
             except WampError as error:
-                self.refuse(message, error)
+                self.refuse(message, error, now)
         elif isinstance(message, Goodbye):
             self._goodbye(session, now)
         elif isinstance(message, Abort):
@@ -521,7 +526,7 @@ class WampEngine:
                         raise WampError(errors.NOT_AUTHORIZED)
                     then(value, error, now)
                 except WampError as refusal:
-                    self.refuse(request, refusal)
+                    self.refuse(request, refusal, now)
                 while self._has(session) and (message := session.requests.dequeue()) is not None:
                     self._dispatch(session, message, now)
             except Violation as violation:

@@ -7,6 +7,7 @@ Violation                a message that no client may send: the connection ends
 WampError                a request that is answered with ERROR, or a HELLO that is answered with ABORT
 ├── InvalidArgument      of a procedure
 ├── InvalidOption        of a PUBLISH, a SUBSCRIBE or a HELLO
+├── TooManyRefused
 └── AuthenticationDenied
 """
 
@@ -38,6 +39,10 @@ KILLED = "wamp.close.killed"
 SYSTEM_SHUTDOWN = "wamp.close.system_shutdown"
 TOKEN_EXPIRED = "wamp.close.token_expired"  # noqa: S105 - not a password
 REVOKED = "wamp.close.revoked"
+
+
+TAKE_TOKENS = frozenset((NOT_AUTHORIZED, AUTHORIZATION_FAILED, INVALID_URI, NO_SUCH_PROCEDURE))
+"""The errors of requests that are refused for their names or for want of a right (`broker/refusals.py`)."""
 
 
 class Undecodable(ValueError):
@@ -74,6 +79,13 @@ class InvalidOption(WampError):
     def __init__(self, name: str) -> None:
         super().__init__(INVALID_ARGUMENT, f"{name}: invalid value for this option")
         self.name = name
+
+
+class TooManyRefused(WampError):
+    """A request that is refused beyond the rate at which that may happen; the peer does not learn why it is."""
+
+    def __init__(self) -> None:
+        super().__init__(UNAVAILABLE, "too many requests that are refused")
 
 
 class AuthenticationDenied(WampError):

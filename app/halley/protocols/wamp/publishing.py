@@ -98,7 +98,7 @@ class Publishing:
             acknowledgement.settled(event, refusal, now)
             return
         except WampError as error:
-            acknowledgement.refuse(error)
+            acknowledgement.refuse(error, now)
             return
         if pending is not None:
             pending.waiters.append(acknowledgement)
@@ -165,7 +165,7 @@ class PublishAck:
         self.message = message
         self.realm = realm
 
-    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Retain and acknowledge the event, or answer with ERROR (`Waiter.settled`).
 
         An event whose outcome is unknown may still be delivered later; it is not retained then.
@@ -175,12 +175,12 @@ class PublishAck:
                 self.realm.retained.keep(event)
             self.published(event.publication)
         else:
-            self.refuse(wamp_error(refusal))
+            self.refuse(wamp_error(refusal), now)
 
-    def refuse(self, error: WampError) -> None:
+    def refuse(self, error: WampError, now: float) -> None:
         """Answer with ERROR, if that was asked for and the session has not ended; else it is counted."""
         if not self.message.is_acknowledged or self.session.engine.session is self.session:
-            self.session.engine.refuse(self.message, error)
+            self.session.engine.refuse(self.message, error, now)
 
     def published(self, publication: int) -> None:
         """Answer with PUBLISHED and the id of the publication, if that was asked for."""

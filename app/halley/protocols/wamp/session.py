@@ -65,7 +65,7 @@ class SessionEngine(Owner, Protocol):
     def take_events(self, session: Session, now: float) -> None:
         """Move the events in the session's outbox to what is to be written, behind earlier replies."""
 
-    def refuse(self, request: Message, error: WampError) -> None:
+    def refuse(self, request: Message, error: WampError, now: float) -> None:
         """Answer a request with ERROR, unless it is a publication that is not acknowledged."""
 
     def if_permitted(

@@ -299,10 +299,10 @@ class RouterState:
         for live in tuple(session.live.values()):
             self.remove_subscriber(session, live, now)
 
-    def note_refusal(self, session: WampSession | None, what: str, uri: str) -> None:
-        """Count an ERROR or ABORT, and notify the listeners."""
+    def note_refusal(self, session: WampSession | None, what: str, uri: str, *, is_logged: bool = True) -> None:
+        """Count an ERROR or ABORT, and notify the listeners if it `is_logged`."""
         self.refused[uri] += 1
-        denied = self.environment.denied
+        denied = self.environment.denied if is_logged else ()
         notify(denied, lambda listener: listener(session, what, uri), self.broker.report, "listener")
 
     def await_nothing(self, engine: SessionEngine) -> None:

@@ -72,7 +72,7 @@ class Testaments:
             if self._state.rights.may(session, "publish", event.topic):
                 self._publishing.submit(session, message, event, now)
             else:
-                session.engine.refuse(message, WampError(errors.NOT_AUTHORIZED))
+                session.engine.refuse(message, WampError(errors.NOT_AUTHORIZED), now)
         session.testaments.clear()
 
     def _keep(

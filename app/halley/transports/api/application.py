@@ -19,6 +19,7 @@ from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.policy import Identities, Rights
+from halley.broker.refusals import Refusals
 from halley.protocols.bayeux.hooks import Hooks
 from halley.settings import Settings, Verb
 from halley.transports.addresses import accounts
@@ -45,7 +46,7 @@ class Apis:
     `archive` returns the log, or raises `NoHistory` where it is off.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a server has
         self,
         settings: Settings,
         guard: Guard,
@@ -53,6 +54,7 @@ class Apis:
         rights: Rights,
         identities: Identities,
         hooks: Hooks,
+        refusals: Refusals,
         *,
         archive: Callable[[], Archive],
         pages: ASGIApp,
@@ -72,7 +74,7 @@ class Apis:
             app: ASGIApp = request_response(handler)
             if compresses:
                 app = CompressionMiddleware(app)
-            app = IdentityMiddleware(app, rights, identities)  # outside, as compressing may wait for a thread
+            app = IdentityMiddleware(app, rights, identities, refusals)  # outside, as compressing may wait for a thread
             if reads_archive:
                 app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
             made = Route(path, GuardMiddleware(app, guard, note, *methods))

@@ -11,6 +11,9 @@ when the request has its effect.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,9 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from halley.broker.errors import TokenRefused
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights, proved_by
+from halley.broker.refusals import Refusals
 from halley.settings import Verb
 from halley.transports.guard import Rejection
-from halley.transports.head import BAD_TOKEN, bearer_token
+from halley.transports.head import BAD_TOKEN, RETRY_AFTER, bearer_token
 from halley.transports.middleware import head_in
 
 NOT_ALLOWED = {
@@ -33,15 +37,33 @@ NOT_ALLOWED = {
 EVERYTHING = Pattern(Match.DESCENDANTS, "")
 
 
-class Caller:
-    """The caller of a request: what its token proves, and its rights; and whether its response `has_begun`."""
+_FOR_NAMES_AND_RIGHTS = (400, 401, 403)
+TOO_MANY_REFUSED = "too many requests that are refused; try again later"
 
-    def __init__(self, proof: Proof, rights: Rights, identities: Identities) -> None:
+
+class Caller:
+    """The caller of a request: what its token proves, its `address` and rights; whether its response `has_begun`."""
+
+    def __init__(self, proof: Proof, address: str, rights: Rights, identities: Identities, refusals: Refusals) -> None:
         self.proof = proof
+        self._address = address
         self._rights = rights
         self._identities = identities
         self._required: list[tuple[Verb, Pattern]] = []
         self._has_acted = self.has_begun = False
+        self._refusals = refusals
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Do what may refuse a request for a name or a right. Raises `Rejection`: 429 where too many are refused."""
+        try:
+            yield
+        except Rejection as rejection:
+            if rejection.status in _FOR_NAMES_AND_RIGHTS and not self._refusals.has_token(
+                None, self._address, monotonic()
+            ):
+                raise Rejection(429, TOO_MANY_REFUSED, headers=(RETRY_AFTER,)) from None
+            raise
 
     def may_any(self, verb: Verb) -> bool:
         """Whether the caller has the right `verb` on anything at all."""
@@ -82,31 +104,34 @@ class IdentityMiddleware:
     No response begins whose caller has lost a right meanwhile that it needed for it.
     """
 
-    def __init__(self, app: ASGIApp, rights: Rights, identities: Identities) -> None:
+    def __init__(self, app: ASGIApp, rights: Rights, identities: Identities, refusals: Refusals) -> None:
         self._app = app
         self._rights = rights
         self._identities = identities
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises `Rejection`: 401 for an invalid token, 401 or 403 for a right that is gone."""
-        token = bearer_token(head_in(scope).fields.get(b"authorization"))
-        caller = caller_by(token, self._rights, self._identities)
+        head = head_in(scope)
+        token = bearer_token(head.fields.get(b"authorization"))
+        caller = caller_by(token, head.address, self._rights, self._identities, self._refusals)
 
         async def send_if_allowed(event: Message) -> None:
             if event["type"] == "http.response.start":
                 caller.begin_response()
             await send(event)
 
-        await self._app({**scope, "user": caller}, receive, send_if_allowed)
+        with caller.asking():
+            await self._app({**scope, "user": caller}, receive, send_if_allowed)
 
 
-def caller_by(token: str | None, rights: Rights, identities: Identities) -> Caller:
+def caller_by(token: str | None, address: str, rights: Rights, identities: Identities, refusals: Refusals) -> Caller:
     """The caller that a token proves; an anonymous one without. Raises `Rejection` (401) for an invalid token."""
     try:
         proof = proved_by(token, identities, time.time())
     except TokenRefused as refused:
         raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
-    return Caller(proof, rights, identities)
+    return Caller(proof, address, rights, identities, refusals)
 
 
 def caller_of(request: Request) -> Caller:
