@@ -280,7 +280,7 @@ PLACES = {
     "transports/api/log.py head": ["GET /log/head"],
     "transports/api/log.py purge": ["POST /log/purge"],
     "transports/api/log.py rows": ["GET /log", "GET /log, compressed"],
-    "transports/events.py _admit": ["GET /events", "HEAD /events"],
+    "transports/events.py _beginning_of": ["GET /events", "HEAD /events"],
 }
 """All places that ask the rules, with the acts that are tried here, or why none is."""
 
