@@ -314,7 +314,7 @@ async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broke
     """An error of one subscriber does not, nor of the keeper of values."""
     row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
     reported = []
-    broker.report = broker.commits.report = lambda what, _: reported.append(what)
+    broker.commits.report = lambda what, _: reported.append(what)
 
     def fail(*_):
         raise KeyError

@@ -88,7 +88,8 @@ async def test_s22_while_memory_is_short_nothing_new_begins():
 
 async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is_gone():
     """S22: refusals for too many waiting bytes end 5 % below the limit, so they do not alternate with each event."""
-    async with serving(brisk(limits={"waiting_bytes": 200_000, "queue_bytes": 1_000_000})) as served:
+    limits = {"waiting_bytes": 200_000, "waiting_share": 0, "queue_bytes": 1_000_000}
+    async with serving(brisk(limits=limits)) as served:
         little, much = await served.open_session("/little"), await served.open_session("/much")
         wire = await served.wire()
         await wire.post(publish("/little", "x" * 1_000))

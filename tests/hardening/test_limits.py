@@ -125,6 +125,16 @@ async def waiting(served):
     assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
 
 
+async def share(served):
+    """Assert that a queue with more than a share ends where there is another session."""
+    client_id = await served.open_session("/a")
+    await served.open_session()
+    await (await served.wire()).post(publish("/a", "x" * 30_000))
+    await served.until(lambda: served.house.broker.closed == {"slow_consumer": 1})
+    answer = await (await served.wire()).post(connect(client_id))
+    assert answer.messages[0]["error"] == "402::session_unknown"
+
+
 async def write(served):
     """Assert that the connection of a client that never reads its response is cut."""
     client_id = await served.open_session("/a")
@@ -317,7 +327,8 @@ CASES = {
         {"queue_events": 1, "conflated_bytes": 1_024},
         lambda served: overflow_of_values(served, b'"%b"' % (b"x" * 600)),
     ),
-    "waiting_bytes": ({"waiting_bytes": 4_000}, waiting),
+    "waiting_bytes": ({"waiting_bytes": 4_000, "waiting_share": 0}, waiting),
+    "waiting_share": ({"waiting_bytes": 100_000, "waiting_share": 0.1}, share),
     "memory_share": ({"memory_share": 0.000_001}, full),
     "token_chars": ({"token_chars": 128}, token),
     "channels": ({"channels": 1}, channels),

@@ -256,13 +256,13 @@ def test_meters_of_refusals_are_forgotten_when_they_are_full():
     world = World(limits=replace(Limits(), publishes_per_s=1, publish_burst=1), rights=AccessRules([]))
     world.broker.account_of = lambda address: address
     peer = world.joined()
-    meters = world.broker.refusals._meters
+    meters = world.broker.rates._refusals
     assert len(meters) == 0
     assert peer.is_refused([wamp.PUBLISH, 1, ACK, "no"]) == DENIED
     assert peer.is_refused([wamp.PUBLISH, 2, ACK, "no"]) == UNAVAILABLE.partition(" ")[0]
     assert len(meters) == 1
     world.pass_time(2)
-    world.broker.refusals.sweep(world.now)
+    world.broker.rates.sweep(world.now)
     assert len(meters) == 0
     assert peer.is_refused([wamp.PUBLISH, 3, ACK, "no"]) == DENIED
 

@@ -68,7 +68,7 @@ async def is_left_clean(served):
     await served.until(lambda: all(each.protocol == "local" for each in broker.sessions.values()))
     await served.until(lambda: not streams.all)
     assert not streams.counts
-    assert not broker._sessions_of
+    assert not broker.shares.sessions_of
     assert len(broker.deadlines) == len(broker.sessions)
     assert house.engine.sessions.holds == 0
     assert not house.engine._handshakes._beginning
@@ -341,6 +341,8 @@ async def provoke(served, session, method):
         await served.until(lambda: session.closed is not None)
     elif method == "rights_changed":
         served.house.broker.rights_changed(lambda _: True, monotonic())
+    elif method == "too_slow":
+        served.house._sharing._end(session)
     elif method == "overflow":
         session.outbox.max_events = 1
         session.outbox.put(Event("room", b"0"))

@@ -144,6 +144,11 @@ class House:
         peer.connect()
         return peer
 
+    def new_session(self) -> BayeuxSession:
+        """Return a session that is not opened yet."""
+        sessions = self.engine.sessions
+        return BayeuxSession(sessions.new_id(), sessions, self.broker.outbox(), sessions.options)
+
     def publish(self, channel: str, *data: Any) -> None:
         """Publish without a session, in one request, and assert that all events were accepted."""
         sent = self.send(*(publish(channel, value) for value in data))

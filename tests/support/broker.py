@@ -35,6 +35,10 @@ class Owner:
         """Note that an outbox is full."""
         self.heard.append(("overflow", session.id, now))
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """Note that too much waits for others."""
+        self.heard.append(("too_slow", session.id, now))
+
     def rights_changed(self, session: Session, now: float) -> int:
         """Note that rights have changed, and take nothing away."""
         self.heard.append(("rights", session.id, now))

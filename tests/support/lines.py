@@ -119,6 +119,11 @@ class LineEngine:
         self._broker.close(session, "slow_consumer")
         self._end(POLICY_VIOLATION, "slow consumer")
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """End a session that is too slow for the others."""
+        self._broker.close(session, "slow_consumer")
+        self._end(POLICY_VIOLATION, "slow consumer")
+
     def rights_changed(self, session: Session, now: float) -> int:
         """Take away the subscriptions that are no longer granted."""
         wrong = [each for each in session.subscriptions if not self._protocol.rights.may(session, "subscribe", each)]

@@ -26,18 +26,18 @@ from halley.broker.errors import (
     TooManyPatterns,
     TooManySessions,
     TooManySubscriptions,
-    TooMuchWaiting,
 )
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
 from halley.broker.faults import Report, notify, raise_fault
 from halley.broker.flow import Activity, Flow
-from halley.broker.limits import Meters, Watermark, subscription_bytes
+from halley.broker.limits import Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Work
-from halley.broker.refusals import Refusals
+from halley.broker.rates import Rates
 from halley.broker.sessions import FAULT, Deadlines, Outlet, Session, SessionObserver
+from halley.broker.shares import Shares, sharer
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
 from halley.broker.waiting import Waiting
@@ -58,7 +58,7 @@ DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
 
 
-class Broker:
+class Broker:  # with 30 attributes each would be found less fast: CPython shares at most 29 names among objects
     """The sessions, their subscriptions, and the events that wait to be delivered."""
 
     def __init__(
@@ -79,16 +79,15 @@ class Broker:
         self.limits = limits
         self.wake = wake
         self.account_of = account_of
-        self.report = report
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Session | Outlet] = deque()
         self.ready_later: deque[Session | Outlet] = deque()  # those of which there are many
-        self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Waiting(limits.waiting_bytes)
-        self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
+        self.shares = Shares(limits, self.waiting, account_of)
+        self.memory = Watermark(float("inf"))  # bytes of the process; the code that can measure it sets both
         self.commits = Commits(history, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
@@ -97,14 +96,18 @@ class Broker:
         self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted, report)
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
-        self._sessions_of: Counter[str] = Counter()  # by account
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
         self.published = self.delivered = self.overflows = 0  # plain counts read by telemetry, like those below
         self.dropped = 0  # events that were `undelivered` when their session ended
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
-        self.refusals = Refusals(limits, account_of, self.hits)
+        self.rates = Rates(limits, account_of, self.hits)
+
+    @property
+    def report(self) -> Report:
+        """What receives the faults of those that the broker calls."""
+        return self.commits.report
 
     def add_observer(self, observer: SessionObserver) -> None:
         """Report sessions and their subscriptions to `observer` from now on, after those that were added before."""
@@ -117,10 +120,6 @@ class Broker:
     def remove_holder(self, holder: Holder) -> None:
         """Have `holder` take part in no erasure from now on, since it has nothing any more."""
         self.holders.remove(holder)
-
-    def limit_memory(self, nbytes: float) -> None:
-        """Refuse what makes the process grow while it uses more than this, by what is set in `memory`."""
-        self.memory = Watermark(nbytes)
 
     def outbox(self) -> Outbox:
         """Create an outbox with the bounds that apply to every session."""
@@ -149,24 +148,26 @@ class Broker:
         self.check_load()
         if len(self.sessions) >= self.limits.sessions:
             raise self.counted(TooManySessions())
-        if session.account is not None and self._sessions_of[session.account] >= self.limits.sessions_per_address:
+        if session.account is not None and self.shares.sessions_of[session.account] >= self.limits.sessions_per_address:
             raise self.counted(TooManyFromAddress())
 
-    def check_load(self) -> None:
-        """Check that neither waiting events nor the process's memory are over their limits. Raises `AtCapacity`."""
-        if self.waiting.is_over:
-            raise self.counted(TooMuchWaiting())
+    def check_load(self, account: str | None = None) -> None:
+        """Check that what waits, for `account`, and the process's memory are within limits. Raises `AtCapacity`."""
+        if self.waiting.is_over and (refusal := self.shares.refusal(account)) is not None:
+            raise self.counted(refusal)
         if self.memory.is_over:
             raise self.counted(MemoryShort())
 
     def open(self, session: Session, deadline: float, now: float) -> None:
         """Admit a session, with a deadline in monotonic seconds. Raises `AtCapacity`."""
         self.check_admission(session)
+        if self.shares.are_asked:
+            self.check_load(self.shares.begin(session))
         session.opened_at = now
         self.sessions[session.id] = session
         if session.account is not None:
-            self._sessions_of[session.account] += 1
-            session.meter = self.meters.new()
+            self.shares.sessions_of[session.account] += 1
+            session.meter = self.rates.publishes.new()
         self.deadlines.add(session, min(deadline, session.expiry))
         self.opened[session.protocol] += 1
         self._notify(lambda observer: observer.opened(session))
@@ -190,11 +191,13 @@ class Broker:
         session.clear()
         is_admitted = self.sessions.get(session.id) is session
         if is_admitted:
+            self.shares.left(session)
             del self.sessions[session.id]
             if session.account is not None:
-                self._sessions_of[session.account] -= 1
-                if not self._sessions_of[session.account]:  # there can be many addresses: keep only those in use
-                    del self._sessions_of[session.account]
+                sessions_of = self.shares.sessions_of
+                sessions_of[session.account] -= 1
+                if not sessions_of[session.account]:  # there can be many addresses: keep only those in use
+                    del sessions_of[session.account]
             self.deadlines.remove(session)
             self.closed[reason] += 1
         self.values.notify(lambda values: values.closed(session))
@@ -255,9 +258,9 @@ class Broker:
             try:
                 ask(session)
             except Exception as fault:  # noqa: BLE001 - reported
-                self._end_faulty(what, session, fault, now)
+                self.fail(what, session, fault, now)
 
-    def _end_faulty(self, what: str, session: Session, fault: Exception, now: float) -> None:
+    def fail(self, what: str, session: Session, fault: Exception, now: float) -> None:
         """End a session whose owner has failed: what its client has got is not known, and it learns that so.
 
         Else a deadline would be due first in every sweep, and an event might be missing without a sign.
@@ -313,15 +316,15 @@ class Broker:
         """Notify the observers; for protocols that keep subscriptions of their own."""
         self._notify(lambda observer: observer.unsubscribed(session, names))
 
-    def check_publish(self, session: Session | None, address: str, now: float) -> None:
-        """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `AtCapacity`."""
-        if self.waiting.is_over or self.memory.is_over:
-            self.check_load()
+    def check_publish(self, session: Session | None, address: str, now: float, authid: str | None = None) -> None:
+        """Check that `session`, or else `authid` at `address`, may publish now. Raises `RateLimited`, `AtCapacity`."""
+        if self.waiting.is_over or self.memory.is_over or (session is None and self.shares.are_asked):
+            self.check_load(self.shares.visit(authid, address) if session is None else sharer(session))
         if session is not None:
             is_admitted = session.meter is None or session.meter.admits(now)
         else:
             account = self.account_of(address)
-            is_admitted = account is None or self.meters.admits(account, now)
+            is_admitted = account is None or self.rates.publishes.admits(account, now)
         if not is_admitted:
             raise self.counted(RateLimited())
 
@@ -490,7 +493,7 @@ class Broker:
         try:
             session.owner.overflow(session, event, now)
         except Exception as fault:  # noqa: BLE001 - reported
-            self._end_faulty("overflow", session, fault, now)
+            self.fail("overflow", session, fault, now)
         is_open = session.id in self.sessions  # compiled, `closed` would still be None here
         if not is_open:  # a program's hook may have ended it before the owner put the event into its outbox
             session.clear()
@@ -563,6 +566,6 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - reported
                 if isinstance(outlet, Session) and outlet.closed is None:
-                    self._end_faulty("flush", outlet, fault, now)
+                    self.fail("flush", outlet, fault, now)
                 else:
                     self.report("flush", fault)

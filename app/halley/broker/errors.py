@@ -95,6 +95,12 @@ class TooMuchWaiting(AtCapacity):
     limit = "waiting_bytes"
 
 
+class WaitingShareUsed(AtCapacity):
+    """The same, and more than `limits.waiting_share` of them wait for sessions of this account."""
+
+    limit = "waiting_share"
+
+
 class MemoryShort(AtCapacity):
     """The process's memory has reached `limits.memory_share`."""
 

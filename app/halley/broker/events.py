@@ -23,6 +23,9 @@ from halley.broker.traceparent import IN_BAYEUX, noted, traceparent_in
 _OBJECTS_BYTES: Final = 640
 """About how many bytes Python needs for an event in addition to its texts."""
 
+MOST_AROUND_BYTES: Final = 40_000
+"""The most that an event counts in addition to its payload: its objects, and twice its details (`forwarded_ext`)."""
+
 _MARKS_CHARS = 4
 """What a name takes in addition to its own characters in a stored audience: quotes, a comma, a space."""
 

@@ -92,10 +92,14 @@ class Watermark:
     __slots__ = ("high", "is_over", "low", "peak", "value")
 
     def __init__(self, high: float) -> None:
-        self.high = high
-        self.low = high * _LOW_SHARE
+        self.limit(high)
         self.value = self.peak = 0
         self.is_over = False
+
+    def limit(self, high: float) -> None:
+        """Have another limit, from the next value on."""
+        self.high = high
+        self.low = high * _LOW_SHARE
 
     def set(self, value: int) -> None:
         """Store a new value, and note the highest."""

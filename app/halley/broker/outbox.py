@@ -13,7 +13,7 @@ from itertools import chain
 from math import inf
 from typing import Final
 
-from halley.broker.events import Event
+from halley.broker.events import MOST_AROUND_BYTES, Event
 from halley.broker.names import is_reserved
 from halley.broker.waiting import Waiting
 
@@ -168,6 +168,11 @@ class Outbox:
     def nbytes(self) -> int:
         """The bytes of waiting and retained events, including each event's overhead."""
         return self._nbytes + self._retained_bytes + (self.conflated.nbytes if self.conflated is not None else 0)
+
+    @property
+    def most_waiting_bytes(self) -> int:
+        """The most that waiting and retained events may count in `waiting`: their `nbytes` would take long to add."""
+        return 2 * self.nbytes + (len(self) + self._retained) * MOST_AROUND_BYTES
 
     @property
     def undelivered(self) -> int:

@@ -140,6 +140,12 @@ class Owner(Protocol):
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an outbox that is full: make room and take `event`, or close the session."""
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """End the session, and any answer that is on its way to its client, which reads too slowly for the others.
+
+        The session may have ended, and only its last answer be left.
+        """
+
     def rights_changed(self, session: Session, now: float) -> int:
         """Take away the subscriptions that the session's rights no longer grant, and the events that wait for them.
 
@@ -236,6 +242,18 @@ class Session:
     def clear(self) -> None:
         """Drop the events that wait for a session that has ended."""
         self.outbox.clear()
+
+    def waiting(self) -> list[Event]:
+        """All events that wait for the session's client; one can be in it twice."""
+        return [*self.outbox]
+
+    def on_their_way(self) -> Sequence[Event]:
+        """Those of them that are in an answer that is not all written yet, also once the session has ended."""
+        return ()
+
+    def most_waiting_bytes(self) -> int:
+        """The most that all of them may count as waiting, found in a moment where none is on its way."""
+        return self.outbox.most_waiting_bytes + sum([event.nbytes for event in self.on_their_way()])
 
     def prove(self, proof: Proof, clock_offset_s: float) -> None:
         """Give a session that is about to begin the identity that its client has proved.

@@ -131,6 +131,9 @@ class LocalSession:
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """Do nothing: the program's own sessions do not end because of others."""
+
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
         """Take nothing away: the program's own sessions may do everything."""
         return 0

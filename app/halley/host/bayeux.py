@@ -289,7 +289,7 @@ class BayeuxConnection(Connection):
         if type(outcome) is Reply:
             self._write(outcome)
         elif isinstance(outcome, Cut):
-            self.cut("replaced")
+            self.cut(outcome.reason)
         else:
             self._act_on(outcome)
 

@@ -394,7 +394,7 @@ class Resources:
         available = (available_bytes or memory_bytes)()
         share = broker.limits.memory_share
         if available is not None and share:
-            broker.limit_memory(share * available)
+            broker.memory.limit(share * available)
 
     def sweep(self, now: float) -> None:
         """Check the memory and the files, at most once a second; `now` is monotonic, in seconds."""

@@ -15,6 +15,7 @@ from halley.access.control import AccessControl, Authenticator
 from halley.broker.broker import Broker
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import SERVER
+from halley.broker.sharing import Sharing
 from halley.configuration.programs import checked
 from halley.configuration.protection import rights_of
 from halley.protocols.bayeux.engine import BayeuxEngine, new_id
@@ -111,8 +112,9 @@ class Server:
         # The pump need not ask the protocols without turns of their own in each turn of the loop.
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
+        self._sharing = Sharing(self.broker)
         self._hosts_sweeps: list[Sweep] = []
-        slow: list[Sweep] = [self.broker.meters.sweep, self.broker.refusals.sweep]
+        slow: list[Sweep] = [self.broker.rates.sweep]
         slow += [self.access.look, session_log.report_limits]
         slow.append(lambda _: telemetry.report_suppressed())
         routes = [mount.endpoint.route for mount in self.mounts]
@@ -133,7 +135,7 @@ class Server:
             self.access,
             self.access,
             self.hooks,
-            self.broker.refusals,
+            self.broker.rates,
             archive=lambda: self.history.archive,
             pages=self.pages,
         )
@@ -182,7 +184,8 @@ class Server:
         return min(options.spread_s, clients / options.clients_per_s)
 
     def _sweeps(self) -> Sequence[Sweep]:
-        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self._hosts_sweeps, self._bayeux.sweep]
+        sweeps: list[Sweep] = [self.broker.due, self._sharing.sweep, self.ticker.sweep]
+        sweeps += [*self._hosts_sweeps, self._bayeux.sweep]
         for mount in self.mounts:
             sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
         return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]

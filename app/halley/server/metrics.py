@@ -71,7 +71,8 @@ class HalleyCollector(Collector):
         )
         yield _gauge(
             "halley_waiting_max_bytes",
-            "Value of halley_waiting_bytes from which on sessions and publishes are refused.",
+            "Value of halley_waiting_bytes from which on sessions and publishes are refused: of all, or of an account "
+            "that has more than its share.",
             broker.limits.waiting_bytes,
         )
         yield _gauge(

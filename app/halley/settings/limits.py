@@ -124,6 +124,15 @@ class Limits:
         why="of all events that are queued, on their way or not acknowledged, each counted once; "
         "then 503 until it is 5 % lower",
     )
+    waiting_share: float = knob(
+        0.25,
+        unit="of waiting_bytes",
+        low=0,
+        high=1,
+        zero="no shares",
+        why="for one authid, or address without one, once half is used and others are there: its largest queues end; "
+        "at waiting_bytes it gets 503 and others do not, up to one share more",
+    )
     memory_share: float = knob(
         0.6,
         unit="of the memory",

@@ -88,7 +88,7 @@ class AsgiConnection:
         """Take the outcome that the request waits for."""
         if isinstance(outcome, Cut):
             if self._host is not None:
-                self._host.cut("replaced")
+                self._host.cut(outcome.reason)
         elif self._outcome.done():
             self._give_back(outcome)
         else:

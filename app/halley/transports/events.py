@@ -147,8 +147,8 @@ class EventsEndpoint(Endpoint):
             if len(tokens) + (token is not None) > 1:  # RFC 6750, 2
                 raise Rejection(400, TWO_TOKENS)
             token = tokens[0] if tokens else token
-        refusals = self._engine.broker.refusals
-        return caller_by(token, head.address, self._rights, self._identities, refusals), token
+        rates = self._engine.broker.rates
+        return caller_by(token, head.address, self._rights, self._identities, rates), token
 
     # Streams
 

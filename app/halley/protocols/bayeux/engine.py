@@ -344,7 +344,7 @@ class BayeuxEngine:
     ) -> dict[str, Any]:
         """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
         address = "" if request.context is None else request.context.address
-        if not errors.takes_token(fault.error) or self.broker.refusals.has_token(session, address, now):
+        if not errors.takes_token(fault.error) or self.broker.rates.admit_refusal(session, address, now):
             return self.replies.refusal(session, fields, fault)
         fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
         return self.replies.refusal(session, fields, fault, is_reported=False)
@@ -389,7 +389,7 @@ class BayeuxEngine:
             if is_last and self._history.is_behind(hold.session):
                 is_newest, handler.now = yield from self._history.catch_up(hold, handler.now)
                 if not is_newest:
-                    replies[place] = self.sessions.late_reply(hold, handler.now)
+                    replies[place] = self._late_reply(hold, handler.now)
                     continue
             if self.sessions.connect(hold, handler.now):
                 return hold
@@ -428,6 +428,15 @@ class BayeuxEngine:
                 session.outbox.release(session.acks.acknowledge(batch))
             hold.timesync = Timesync.read(message.ext, self.sessions.wall_s(handler.now))
         return hold
+
+    def _late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
+        """Make the reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
+        session, deadline = hold.session, hold.session.deadline
+        hold.carries_events = False
+        reply, _ = self.sessions.connect_reply(hold, now)
+        self.broker.touch(session, deadline)
+        session.forget_advice()  # clients ignore this reply
+        return reply
 
     def _events_for(
         self, request: Request, session: BayeuxSession, now: float, handler: RequestHandler | None = None

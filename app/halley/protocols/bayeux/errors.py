@@ -106,7 +106,7 @@ _names_and_rights = (
 
 
 def takes_token(error: str) -> bool:
-    """Whether a publish or subscribe is refused for its name or for want of a right (`broker/refusals.py`)."""
+    """Whether a publish or subscribe is refused for its name or for want of a right (`broker/rates.py`)."""
     return error.endswith(_names_and_rights) and f":{RateLimited.reason}:" not in error
 
 

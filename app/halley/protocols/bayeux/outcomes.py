@@ -158,10 +158,16 @@ class Misdirected(Exception):
 
 
 class Cut:
-    """In place of an outcome: close the connection at once, since a newer connect has replaced the one on it.
+    """In place of an outcome: close the connection at once, for a `reason` in one word.
 
-    A WebSocket may also get a `Close`, which is written behind the outcomes before it.
+    Mostly a newer connect has replaced the one on it. A WebSocket may also get a `Close`, which is written behind the
+    outcomes before it.
     """
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
 Steps = Generator[AwaitHook | Paused, tuple[Verdict, float], Any]

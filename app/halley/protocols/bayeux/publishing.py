@@ -95,7 +95,7 @@ class PublishHandler:
         if traceparent is not None and not is_service:
             event.details = self._broker.flows["bayeux"].traced(event.details, IN_BAYEUX, traceparent)
         self._check_predecessor(message, event, handler.now)
-        self._check_rate(request, session, handler.now)
+        self._check_rate(request, session, handler.now, visitor.authid)
         wanted = {channel: Pattern(Match.EXACT, topic)}
         yield from self._authorization.authorize(handler, session, "publish", wanted, message, visitor)
         self._authorization.ensure_channel(channel, handler.now)
@@ -135,11 +135,13 @@ class PublishHandler:
             return Event(topic, payload, authid=visitor.authid, role=visitor.role)
         return Event(topic, payload, session.id, "bayeux", session.authid, session.role)
 
-    def _check_rate(self, request: Request, session: BayeuxSession | None, now: float) -> None:
-        """Check that a session, or without one the request's address, may publish now. Raises `Fault`."""
+    def _check_rate(
+        self, request: Request, session: BayeuxSession | None, now: float, authid: str | None = None
+    ) -> None:
+        """Check that a session, or without one the request's address or `authid`, may publish now. Raises `Fault`."""
         address = "" if session is not None or request.context is None else request.context.address
         try:
-            self._broker.check_publish(session, address, now)
+            self._broker.check_publish(session, address, now, authid)
         except RateLimited as refusal:
             raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
         except Refusal:

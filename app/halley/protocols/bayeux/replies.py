@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 from halley.broker.broker import Broker
@@ -253,22 +254,29 @@ class Replies:
         return self.make(None, [message], [], now, hold.connection)
 
     def dismiss(
-        self, hold: Hold, events: list[Event], ext: dict[str, Any] | None, now: float, *, is_by_server: bool
+        self, hold: Hold, replay_ext: Callable[..., dict[str, Any]], now: float, *, is_by_server: bool
     ) -> Reply:
-        """Make the reply, with the last events, to a connect whose session was disconnected.
+        """Make the reply, with the last events, to a connect whose session is disconnected.
 
-        `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for it itself. `ext` is that of a
-        session that replays.
+        `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for it itself. `replay_ext`
+        returns the `ext` of a session that replays.
         """
-        reply = begin_reply(hold, successful=True)
-        reply["advice"] = self.advisor.advice(hold.session, "none")
-        messages = [reply]
-        if is_by_server:
-            messages.append({"channel": "/meta/disconnect", "successful": True})
-        if ext is not None:
-            reply["ext"] = ext
-        session = None if ext is None else hold.session  # replay frames differ
-        return self.make(session, messages, events, now, hold.connection)
+        session = hold.session
+        message = begin_reply(hold, successful=True)
+        message["advice"] = self.advisor.advice(session, "none")
+        may_take = session.unsettled is None and not session.is_pushed
+        if session.is_pushed:
+            session.socket.send(now)
+        # All of them, of any size: no other answer follows.
+        events = self.take(session, now, -inf) if may_take else []
+        if session.replay is not None:
+            message["ext"] = replay_ext(hold, with_events=may_take)
+        messages = [message, {"channel": "/meta/disconnect", "successful": True}] if is_by_server else [message]
+        # Frames of a session that replays differ.
+        reply = self.make(None if session.replay is None else session, messages, events, now, hold.connection)
+        if events:  # they wait until it is written, though the session ends
+            reply.session, session.unsettled = session, reply
+        return reply
 
     def connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
         """What CometD's extensions have in the `ext` of the reply to a connect, which may come with events."""

@@ -217,6 +217,14 @@ class BayeuxSession(Session):
         if self.acks is not None:
             self.outbox.release(self.acks.discard(is_unwanted))
 
+    def waiting(self) -> list[Event]:
+        """All events that wait for the session's client; an unacknowledged one that is sent again is in it twice."""
+        return [*(self.acks or ()), *self.on_their_way(), *self.outbox]
+
+    def on_their_way(self) -> Sequence[Event]:
+        """Those of the reply that is not all written yet."""
+        return () if self.unsettled is None else self.unsettled.events
+
     def clear(self) -> None:
         """Drop the events of a session that has ended, also those that were sent and not acknowledged."""
         super().clear()

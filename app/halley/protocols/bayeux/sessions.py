@@ -209,9 +209,14 @@ class Sessions:
             self._apply(session, "events", now)
             session.open_batches = batches
         if not session.outbox.put(event):
-            self._apply(session, "cut", now, SLOW_CONSUMER)
-            if socket is not None:
-                self.send(socket, Close([], POLICY_VIOLATION, "queue full"))
+            self._end_slow(session, now)
+
+    def too_slow(self, session: Session, now: float) -> None:
+        """End a session as a slow consumer, and cut the connection on which a reply is still on its way."""
+        assert isinstance(session, BayeuxSession)
+        if session.unsettled is not None:
+            self._cut_off(session.unsettled, SLOW_CONSUMER)
+        self._end_slow(session, now)
 
     def rights_changed(self, session: Session, now: float) -> int:
         """Take away the subscriptions that the session's rights no longer grant; return their number."""
@@ -372,8 +377,7 @@ class Sessions:
             and half_written.connection is not hold.connection
             and (half_written.answers_connect or half_written.connection is session.socket)
         ):
-            self.take_back(half_written)
-            self.send(half_written.connection, Cut())
+            self._cut_off(half_written, "replaced")
         if session.socket is not hold.socket:
             self.move(session, hold.socket, now)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session, now)
@@ -433,15 +437,6 @@ class Sessions:
         self.broker.touch(session, now + interval_s + session.max_interval_s)
         return more, events
 
-    def late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
-        """Make the reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
-        deadline = hold.session.deadline
-        hold.carries_events = False
-        reply, _ = self.connect_reply(hold, now)
-        self.broker.touch(hold.session, deadline)
-        hold.session.forget_advice()  # clients ignore this reply
-        return reply
-
     def reply_to_connect(self, hold: Hold, now: float) -> Reply:
         """Make the response to a connect that was sent alone."""
         session, message_id = hold.session, hold.message_id
@@ -457,6 +452,17 @@ class Sessions:
     def send(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
         self.broker.mark_ready(LateOutcome(connection, outcome))
+
+    def _cut_off(self, reply: Reply, reason: str) -> None:
+        """Take back a reply that is not all written, and cut its connection."""
+        self.take_back(reply)
+        self.send(reply.connection, Cut(reason))
+
+    def _end_slow(self, session: BayeuxSession, now: float) -> None:
+        socket = session.socket
+        self._apply(session, "cut", now, SLOW_CONSUMER)
+        if socket is not None:
+            self.send(socket, Close([], POLICY_VIOLATION, "queue full"))
 
     def wall_s(self, now: float) -> float:
         """The wall clock, in seconds."""
@@ -519,7 +525,7 @@ class Sessions:
                     return reply
                 reply = self._last_reply(held, action, now, reason)
             except Exception:
-                self.send(held.connection, Cut())  # its client would wait for an answer that never comes
+                self.send(held.connection, Cut(FAULT))  # its client would wait for an answer that never comes
                 raise
             finally:
                 if state == "closed":
@@ -554,7 +560,7 @@ class Sessions:
                 session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
-            return self._dismissal(held, now, is_by_server=reason != DISCONNECTED)
+            return self.replies.dismiss(held, self.history.reply_ext, now, is_by_server=reason != DISCONNECTED)
         elif action == "refuse":
             error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
             return self.replies.refuse_connect(held, error, now)
@@ -585,15 +591,3 @@ class Sessions:
             del holds[browser]
         if self._resumed:
             self.hooks.notify(self._resumed, hold.session)
-
-    def _dismissal(self, held: Hold, now: float, *, is_by_server: bool) -> Reply:
-        """Make the reply, with the last events, for a session that is disconnected by its client or the program."""
-        session = held.session
-        may_take = session.unsettled is None
-        if session.is_pushed:
-            session.socket.send(now)
-            may_take = False
-        # All of them, of any size: no other answer follows.
-        events = self.replies.take(session, now, -inf) if may_take else []
-        ext = None if session.replay is None else self.history.reply_ext(held, with_events=may_take)
-        return self.replies.dismiss(held, events, ext, now, is_by_server=is_by_server)

@@ -303,7 +303,7 @@ class Socket:
         elif type(outcome) is Reply:
             self._reply(outcome)
         elif type(outcome) is Cut:
-            self._end(ABNORMAL, "replaced", self._now)
+            self._end(ABNORMAL, outcome.reason, self._now)
         elif isinstance(outcome, Close):
             self._end(outcome.code, outcome.reason, self._now)
         if request is not None and not request.is_paused:

@@ -118,6 +118,11 @@ class Streams:
         assert isinstance(session, Stream)
         session.take_early(event, now)
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """End the stream, since its reader is too slow for the others."""
+        assert isinstance(session, Stream)
+        session.end(SLOW_CONSUMER, now)
+
     def rights_changed(self, session: Session, now: float) -> int:
         """End the stream if its client may no longer subscribe to all that it asked for."""
         assert isinstance(session, Stream)

@@ -161,6 +161,9 @@ class Nt4Engine:
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
 
+    def too_slow(self, session: Session, now: float) -> None:
+        """Do nothing (`Owner.too_slow`): no events wait in the outbox, and the backlog has a bound of its own."""
+
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Take away the topics that the client's rights no longer grant (`Owner.rights_changed`)."""
         return self._subscribing.rights_changed(self.client, now)
@@ -320,6 +323,9 @@ class _Nobody:
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Drop the event, which could not be sent."""
+
+    def too_slow(self, session: Session, now: float) -> None:
+        """Do nothing: the session has ended."""
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
         return 0

@@ -267,6 +267,11 @@ class WampEngine:
             self._is_too_slow = True
         self._state.broker.mark_ready(self)
 
+    def too_slow(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
+        """Close the peer as a slow consumer at the end of the turn (`Owner.too_slow`)."""
+        self._is_too_slow = True
+        self._state.broker.mark_ready(self)
+
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
         assert self.session is not None
@@ -329,7 +334,7 @@ class WampEngine:
         """Answer a request with ERROR; a publication that is not acknowledged is only counted."""
         is_logged = True
         if error.uri in TAKE_TOKENS and self.session is not None:
-            is_logged = self._state.broker.refusals.has_token(self.session, "", now)
+            is_logged = self._state.broker.rates.admit_refusal(self.session, "", now)
         if not is_logged:
             error = TooManyRefused()
         if isinstance(request, Publish) and not request.is_acknowledged:

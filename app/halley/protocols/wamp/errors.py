@@ -42,7 +42,7 @@ REVOKED = "wamp.close.revoked"
 
 
 TAKE_TOKENS = frozenset((NOT_AUTHORIZED, AUTHORIZATION_FAILED, INVALID_URI, NO_SUCH_PROCEDURE))
-"""The errors of requests that are refused for their names or for want of a right (`broker/refusals.py`)."""
+"""The errors of requests that are refused for their names or for want of a right (`broker/rates.py`)."""
 
 
 class Undecodable(ValueError):

@@ -19,7 +19,7 @@ from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.policy import Identities, Rights
-from halley.broker.refusals import Refusals
+from halley.broker.rates import Rates
 from halley.protocols.bayeux.hooks import Hooks
 from halley.settings import Settings, Verb
 from halley.transports.addresses import accounts
@@ -54,7 +54,7 @@ class Apis:
         rights: Rights,
         identities: Identities,
         hooks: Hooks,
-        refusals: Refusals,
+        rates: Rates,
         *,
         archive: Callable[[], Archive],
         pages: ASGIApp,
@@ -74,7 +74,7 @@ class Apis:
             app: ASGIApp = request_response(handler)
             if compresses:
                 app = CompressionMiddleware(app)
-            app = IdentityMiddleware(app, rights, identities, refusals)  # outside, as compressing may wait for a thread
+            app = IdentityMiddleware(app, rights, identities, rates)  # outside, as compressing may wait for a thread
             if reads_archive:
                 app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
             made = Route(path, GuardMiddleware(app, guard, note, *methods))

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from halley.broker.errors import TokenRefused
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights, proved_by
-from halley.broker.refusals import Refusals
+from halley.broker.rates import Rates
 from halley.settings import Verb
 from halley.transports.guard import Rejection
 from halley.transports.head import BAD_TOKEN, RETRY_AFTER, bearer_token
@@ -44,14 +44,14 @@ TOO_MANY_REFUSED = "too many requests that are refused; try again later"
 class Caller:
     """The caller of a request: what its token proves, its `address` and rights; whether its response `has_begun`."""
 
-    def __init__(self, proof: Proof, address: str, rights: Rights, identities: Identities, refusals: Refusals) -> None:
+    def __init__(self, proof: Proof, address: str, rights: Rights, identities: Identities, rates: Rates) -> None:
         self.proof = proof
         self._address = address
         self._rights = rights
         self._identities = identities
         self._required: list[tuple[Verb, Pattern]] = []
         self._has_acted = self.has_begun = False
-        self._refusals = refusals
+        self._rates = rates
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Caller:
         try:
             yield
         except Rejection as rejection:
-            if rejection.status in _FOR_NAMES_AND_RIGHTS and not self._refusals.has_token(
+            if rejection.status in _FOR_NAMES_AND_RIGHTS and not self._rates.admit_refusal(
                 None, self._address, monotonic()
             ):
                 raise Rejection(429, TOO_MANY_REFUSED, headers=(RETRY_AFTER,)) from None
@@ -104,17 +104,17 @@ class IdentityMiddleware:
     No response begins whose caller has lost a right meanwhile that it needed for it.
     """
 
-    def __init__(self, app: ASGIApp, rights: Rights, identities: Identities, refusals: Refusals) -> None:
+    def __init__(self, app: ASGIApp, rights: Rights, identities: Identities, rates: Rates) -> None:
         self._app = app
         self._rights = rights
         self._identities = identities
-        self._refusals = refusals
+        self._rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises `Rejection`: 401 for an invalid token, 401 or 403 for a right that is gone."""
         head = head_in(scope)
         token = bearer_token(head.fields.get(b"authorization"))
-        caller = caller_by(token, head.address, self._rights, self._identities, self._refusals)
+        caller = caller_by(token, head.address, self._rights, self._identities, self._rates)
 
         async def send_if_allowed(event: Message) -> None:
             if event["type"] == "http.response.start":
@@ -125,13 +125,13 @@ class IdentityMiddleware:
             await self._app({**scope, "user": caller}, receive, send_if_allowed)
 
 
-def caller_by(token: str | None, address: str, rights: Rights, identities: Identities, refusals: Refusals) -> Caller:
+def caller_by(token: str | None, address: str, rights: Rights, identities: Identities, rates: Rates) -> Caller:
     """The caller that a token proves; an anonymous one without. Raises `Rejection` (401) for an invalid token."""
     try:
         proof = proved_by(token, identities, time.time())
     except TokenRefused as refused:
         raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
-    return Caller(proof, address, rights, identities, refusals)
+    return Caller(proof, address, rights, identities, rates)
 
 
 def caller_of(request: Request) -> Caller:
