@@ -391,7 +391,39 @@ def test_keys_are_bounded_by_number_and_age():
     assert [keys.find(None, str(number), "a", 1_010.0) is not None for number in range(3)] == [False, True, True]
     assert keys.find(None, "1", "a", 1_601.5) is None
     keys.sweep(1_601.5)
+    assert broker.hits == {"keys": 1}
     assert len(keys) == 1
+    keys.remember(None, "3", Published("a", 3, 0), 1_602.5)
+    keys.remember(None, "4", Published("a", 4, 0), 1_602.5)
+    keys.sweep(1_602.5)
+    assert broker.hits == {"keys": 1}, "that key was too old already"
+
+
+def test_no_key_is_remembered_where_the_setting_says_so():
+    """That is no limit that anybody has hit."""
+    broker = Broker(Limits(), history=replace(History(), keys=0))
+    publish(broker, 1, idempotency_key="k")
+    assert broker.commits.repeated(Event("a", b"1", idempotency_key="k"), NOW) is None
+    broker.commits.keys.sweep(NOW)
+    assert broker.hits == {}
+
+
+def test_strangers_have_only_their_own_keys_forgotten():
+    """However many they use: a member's repeat is recognized, and what they have used last is, as there is room."""
+    broker = Broker(Limits(), history=replace(History(), keys=100))
+    order = publish(broker, 7, idempotency_key="order 7", authid="ann")
+    for number in range(1_010):
+        publish(broker, number, idempotency_key=str(number))
+    repeat = Event("a", b"7", idempotency_key="order 7", authid="ann")
+    assert broker.commits.repeated(repeat, NOW) == Published("a", 0, order.publication)
+    assert [number for number in range(1_010) if broker.commits.keys.has(None, str(number), NOW)] == [
+        *range(911, 1_010)
+    ]
+    broker.commits.keys.sweep(NOW)
+    assert broker.hits == {"keys": 911}
+    for number in range(200):
+        publish(broker, number, idempotency_key=str(number), authid="ann")
+    assert [number for number in range(200) if broker.commits.keys.has("ann", str(number), NOW)] == [*range(100, 200)]
 
 
 @pytest.mark.parametrize("step_s", [3_600.0, -3_600.0])

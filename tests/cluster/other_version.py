@@ -37,20 +37,13 @@ def with_more_fields(own):
 
 
 def be_before():
-    """Know version 1 of frames and of what is saved alone, and say nothing of versions."""
+    """Know versions 1 and 2 of frames and of what is saved alone."""
     from halley.cluster import frames
 
-    frames.VERSION = 1
-    from halley.cluster import applied, members
+    frames.VERSION = 2
+    from halley.cluster import applied
 
-    applied.VERSION = 1
-    replace(members.Members, "own", without_versions)
-
-
-def without_versions(own):
-    """Take out of a heartbeat what the version before does not send."""
-    del own.heartbeat["frames"]
-    return own
+    applied.VERSION = 2
 
 
 def be_hasty():
@@ -61,12 +54,12 @@ def be_hasty():
 
 
 def be_later():
-    """Write frames of version 3, and read those of version 1 too, as what comes after the next version may do."""
-    frames.VERSION, read = 3, frames.unpack
-    replace(frames, "pack", lambda data: changed(data, lambda head: [3, *head[1:]]))
+    """Write frames of version 4, and read those of version 1 too, as what comes after the next version may do."""
+    frames.VERSION, read = 4, frames.unpack
+    replace(frames, "pack", lambda data: changed(data, lambda head: [4, *head[1:]]))
 
     def unpack(data):
-        as_written_now = changed(data, lambda head: [3, *head[1:]]) if data.startswith(b"[1,") else data
+        as_written_now = changed(data, lambda head: [4, *head[1:]]) if data.startswith(b"[1,") else data
         frame = read(as_written_now)
         frame.checksum = data[-8:].decode()
         return frame

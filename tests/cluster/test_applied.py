@@ -59,12 +59,13 @@ rows = st.builds(
 
 
 class Model:
-    """The history that the nodes should come to, in as few words as possible: it forgets nothing."""
+    """The history that the nodes should come to, in as few words as possible: of events it forgets nothing."""
 
-    def __init__(self):
+    def __init__(self, keys):
+        self.keys = keys
         self.counted: dict[str, int] = {}
         self.events: list[tuple[Row, int]] = []  # with the clock by which its key ages
-        self.used: list[tuple[tuple[str | None, str], int]] = []  # each key as it was used, with its event's offset
+        self.used: list[tuple[tuple[str | None, str], int]] = []  # each key once, with its event's offset, by use
         self.time_us = self.clock_us = 0
         self.rules = 1
 
@@ -76,22 +77,30 @@ class Model:
         is_step = self.time_us - SECOND_US < stream_us < self.time_us
         before_us, self.time_us = self.time_us, self.time_us if is_step else stream_us
         pause_us = sorted((0, self.time_us - before_us, SECOND_US))[1]
-        self.clock_us = self.clock_us + pause_us if self.rules == 2 else self.time_us
+        self.clock_us = self.clock_us + pause_us if self.rules > 1 else self.time_us
         return [self.offset_of(row) for row in rows]
 
     def offset_of(self, row):
         name = (row.kind.authid, row.key)
-        newest = []
-        for used, offset in reversed(self.used):
-            if used not in [each for each, _ in newest]:
-                newest.append((used, offset))
-        first = dict(newest[:KEYS]).get(name) if row.key else None
-        if first is not None and self.clock_us - self.events[first - 1][1] <= KEY_AGE_US:
+        first = dict(self.used).get(name) if row.key else None
+        if first is not None and not self.is_old(first):
             return first
         self.events.append((row, self.clock_us))
         if row.key:
-            self.used.append((name, len(self.events)))
+            self.used = [each for each in self.used if each[0] != name] + [(name, len(self.events))]
+            if len(self.used) > self.keys:
+                self.used.remove(self.loses())
         return len(self.events)
+
+    def is_old(self, offset):
+        return self.clock_us - self.events[offset - 1][1] > KEY_AGE_US
+
+    def loses(self):
+        """The key that goes when there are too many."""
+        anonymous = [each for each in self.used if each[0][0] is None]
+        if self.rules < 3 or self.is_old(self.used[0][1]) or len(anonymous) <= self.keys // 10:
+            return self.used[0]
+        return anonymous[0]
 
 
 @st.composite
@@ -108,11 +117,13 @@ def streams(draw):
     if draw(st.booleans()):  # the usual case: in turn, and some of it again
         order = sorted(order, key=lambda frame: frame[1])
     steps = draw(st.lists(st.integers(-2 * SECOND_US, 3 * SECOND_US), min_size=len(order), max_size=len(order)))
-    later = draw(st.integers(0, 40))  # from there on nodes write version 2, but for one that has not noticed it yet
+    # from there on nodes write version 2, and then 3, but for one that has not noticed it yet
+    second, third = sorted(draw(st.tuples(st.integers(0, 40), st.integers(0, 40))))
     stream_us, stream = 1_800_000_000_000_000, []
     for place, (frame, step) in enumerate(zip(order, steps, strict=True)):
         stream_us += step
-        stream.append((stream_us, *frame, 1 if place < later or frame[0] == "c-1" else 2))
+        version = 1 + (place >= second) + (place >= third)
+        stream.append((stream_us, *frame, 1 if frame[0] == "c-1" else version))
     return stream
 
 
@@ -120,10 +131,10 @@ def told(numbered):
     return None if numbered is None else [each.offset for each in numbered]
 
 
-@given(stream=streams(), stop=st.integers(0, 40), back=st.integers(0, 10))
-def test_all_nodes_come_to_the_same_history(stream, stop, back):
+@given(stream=streams(), stop=st.integers(0, 40), back=st.integers(0, 10), keys=st.sampled_from([KEYS, 10, 12]))
+def test_all_nodes_come_to_the_same_history(stream, stop, back, keys):
     """Every interleaving, resend and loss: as the model. A node that is killed goes on to the same end."""
-    model, node = Model(), Applied(KEYS, KEY_AGE_US)
+    model, node = Model(keys), Applied(keys, KEY_AGE_US)
     values = node.values()
     states = [node.saved()]
     for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):
@@ -137,7 +148,7 @@ def test_all_nodes_come_to_the_same_history(stream, stop, back):
         assert document(kept) == node.saved(), "what is changed with each message comes to the whole"
     assert node.offset == len(model.events)
     saved = states[max(0, min(stop, len(stream)) - back)]  # it had saved its state some frames before it was killed
-    again = Applied(KEYS, KEY_AGE_US)
+    again = Applied(keys, KEY_AGE_US)
     again.restore(orjson.loads(orjson.dumps(saved)))
     for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):  # what it has seen is not seen again
         again.apply(sequence, stream_us, unpack(pack(run, number, each, None, version)))
@@ -202,7 +213,7 @@ HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (0, 3),
+        (0, 4),
         (1, None),
         (2, "1"),
         (3, [None]),
@@ -325,6 +336,62 @@ def test_keys_from_before_the_rules_changed_have_their_age():
     stream.node = again
     assert stream.put(9 * KEY_AGE_US, "b-1", 1, "new") == 0
     assert stream.put(9 * KEY_AGE_US, "b-1", 2, "old") == 4
+
+
+def flooded(version, *, orders):
+    """Return nodes that have applied the same: a member's orders, more keys of a stranger than there is room for."""
+    member, stranger = Kind("bayeux", "bare", None, None, "ann", None), KIND
+    keyed = [Row("orders", b"1", member, f"order {number}") for number in range(orders)]
+    keyed += [Row("pub", b"1", stranger, f"k{number}") for number in range(150)]
+    frames = [pack("a-1", number, [row], None, version) for number, row in enumerate(keyed, 1)]
+    alive, stopped = Applied(100, KEY_AGE_US), Applied(100, KEY_AGE_US)
+    for sequence, frame in enumerate(frames, 1):
+        alive.apply(sequence, sequence, unpack(frame))
+        stopped.apply(sequence, sequence, unpack(frame))
+        if not sequence % 40:  # it is killed, and begins again with what it has saved
+            saved, stopped = stopped.saved(), Applied(100, KEY_AGE_US)
+            stopped.restore(orjson.loads(orjson.dumps(saved)))
+    return alive, stopped
+
+
+@pytest.mark.parametrize(("version", "are_known"), [(1, False), (2, False), (3, True)])
+def test_a_stranger_has_only_its_own_keys_forgotten(version, are_known):
+    """By the rules of version 3, and at all nodes alike; while a node of the version before is there, as before."""
+    for node in flooded(version, orders=20):
+        assert [node.first_of("ann", f"order {number}") is not None for number in range(20)] == [are_known] * 20
+        of_the_stranger = [number for number in range(150) if node.first_of(None, f"k{number}") is not None]
+        assert of_the_stranger == [*range(70 if are_known else 50, 150)]
+    alive, stopped = flooded(version, orders=95)
+    assert stopped.saved() == alive.saved()
+    assert sum(alive.first_of("ann", f"order {number}") is not None for number in range(95)) == (90 if are_known else 0)
+
+
+def test_the_rules_for_keys_change_with_a_frame():
+    """What is there is judged by the new ones from the next key on, also at a node that begins with what was saved."""
+    alive, _ = flooded(2, orders=95)
+    again = Applied(100, KEY_AGE_US)
+    again.restore(orjson.loads(orjson.dumps(alive.saved())))
+    member = Kind("bayeux", "bare", None, None, "ann", None)
+    for number in range(246, 446):
+        frame = unpack(pack("a-1", number, [Row("orders", b"1", member, f"later {number}")], None, 3))
+        for node in (alive, again):
+            assert node.apply(number, number, frame) is not None
+    assert again.saved() == alive.saved()
+    assert {authid for authid, *_ in alive.saved()["keys"]} == {"ann"}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_key_that_is_too_old_makes_room_first(version):
+    """Whosever it is: it is recognized no more, so no key of the anonymous need go for it."""
+    node = Applied(KEYS, KEY_AGE_US)
+    for number, authid in enumerate(["ann", None, None, None], 1):
+        row = Row("t", b"1", Kind("bayeux", "bare", None, None, authid, None), f"k{number}")
+        pauses = 1 if number == 1 else 7
+        for step in range(pauses):
+            frame = unpack(pack("a-1", node.sequence + 1, [row] if step == pauses - 1 else [], None, version))
+            assert node.apply(node.sequence + 1, node.sequence * SECOND_US, frame) is not None
+    assert node.first_of("ann", "k1") is None
+    assert all(node.first_of(None, f"k{number}") is not None for number in range(2, 5))
 
 
 def test_runs_are_forgotten_when_there_are_too_many():

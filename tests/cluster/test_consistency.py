@@ -59,9 +59,9 @@ def test_a_version_of_frames_is_written_when_all_nodes_have_known_it_for_a_while
     applied.apply(1, 1, unpack(pack("a", 1, [], KeeperAnnouncement("a"))))
     applied.apply(2, 2, unpack(pack("b", 1, [], KeeperAnnouncement("b"))))
     version = FrameVersion(applied, "a")
-    newer, older = member("b", frames=2), member("c")
+    newer, older = member("b", frames=3), member("c", frames=2)
     now = 100.0
-    for others in ([], [newer, older], [older], [newer, member("c", frames="2")], [member("b")]):
+    for others in ([], [newer, older], [older], [newer, member("c", frames="3")], [member("b")]):
         for _ in range(3):
             now += SETTLED_S
             assert version.look(others, now) == 1
@@ -69,10 +69,11 @@ def test_a_version_of_frames_is_written_when_all_nodes_have_known_it_for_a_while
     assert version.look([newer], now + SETTLED_S - 1) == 1
     assert version.look([newer, older], now + SETTLED_S) == 1, "it begins again"
     assert version.look([newer], now + SETTLED_S) == 1
-    assert version.look([newer, member("c", frames=3)], now + 2 * SETTLED_S + 1) == 2
+    assert version.look([newer, member("c", frames=4)], now + 2 * SETTLED_S + 1) == 3
     assert version.look([older], now + 2 * SETTLED_S + 2) == 1
-    applied.apply(3, 3, unpack(pack("b", 2, [], None, 2)))
-    assert version.look([older], now) == 2
+    for later in (2, 3):
+        applied.apply(1 + later, 1 + later, unpack(pack("b", later, [], None, later)))
+        assert version.look([older], now) == later
 
 
 def applied(state, applied, *payloads):

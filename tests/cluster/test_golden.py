@@ -51,7 +51,7 @@ def test_frames_of_later_versions():
         == FRAMES[1][1][3]
     )
     with pytest.raises(LaterVersion):
-        unpack(sealed([3, {"other": "columns"}]))
+        unpack(sealed([4, {"other": "columns"}]))
     for other in (0, None, "2"):
         with pytest.raises(BadFrame) as raised:
             unpack(sealed([other, *head[1:]], payloads))
@@ -71,7 +71,7 @@ def test_what_is_made_of_frames_and_saved():
     again.restore({**orjson.loads(STATE), "later": [1]})
     assert again.saved() == applied.saved()
     with pytest.raises(AnotherVersion):
-        again.restore({**orjson.loads(STATE), "version": 3})
+        again.restore({**orjson.loads(STATE), "version": 4})
 
 
 def test_heartbeats():

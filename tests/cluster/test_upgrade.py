@@ -117,7 +117,7 @@ async def test_frames_of_the_next_version_are_written_when_all_nodes_know_them(t
             before.send_signal(signal.SIGSTOP)
             await a.until_logged("cluster_member_gone")
             async with asyncio.timeout(DEADLINE_S):
-                while await versions(servers) != {1, 2}:
+                while await versions(servers) != {1, 3}:
                     await published(a, "/chat/room", 3)
             before.send_signal(signal.SIGCONT)
             assert json.loads(await before.until_logged("cluster_diverged"))["why"] == LATER

@@ -414,9 +414,7 @@ async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
 def test_every_limit_is_in_the_table():
     """Every limit has a test; the cases of WAMP and NetworkTables are in `support/`."""
     elsewhere = {
-        "relayed",
-        "streams",
-        "streams_per_address",
-        "last_pages",
-    }  # tests/cluster/test_relay.py, wire/test_events_requests.py
+        *("relayed", "streams", "streams_per_address", "last_pages"),  # cluster/test_relay, wire/test_events_requests
+        *("keys", "retained_topics", "retained_bytes"),  # hardening/test_forgotten, protocols/wamp/test_retained
+    }
     assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) | elsewhere == set(LIMITS)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
 
+from halley.broker.commits import Keys, Published
 from halley.broker.errors import DiskFull, HistoryUnavailable, InboxFull
 from halley.broker.events import Audience
 from halley.broker.pending import Entry
@@ -238,7 +240,7 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
     """After a restart, keys are known with identity and publication, oldest first."""
     with OpenLog(tmp_path, **SMALL) as log:
         for number in range(150):
-            authid = None if number % 2 else "ann"
+            authid = "bob" if number % 2 else "ann"
             log.append_to("news", f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}")
             log.write("without a key")
         published = {row.idempotency_key: row for row in log.rows() if row.idempotency_key}
@@ -251,6 +253,26 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
             assert (each.authid, each.published) == (row.authid, ("news", row.offset, row.publication))
             assert 0 <= each.age_s < 60
         assert [each.age_s for each in found] == sorted((each.age_s for each in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    "publishers",
+    ["m" * 40 + "a" * 150, "a" * 150, "a" * 60 + "m" * 97 + "a" * 3, "ma" * 75, ("m" * 30 + "a" * 5) * 5, "maaaa" * 40],
+)
+def test_the_keys_that_are_found_are_those_that_were_known(tmp_path, publishers):
+    """Also where a stranger's are the newest: those that the server knew when it was stopped, and no other."""
+    known, names = Keys(100, 600, Counter()), []
+    with OpenLog(tmp_path, **SMALL) as log:
+        for number, publisher in enumerate(publishers):
+            authid = None if publisher == "a" else "ann"
+            log.append_to("news", f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}")
+            known.remember(authid, f"k{number}", Published("news", 0, 0), number / 1_000)
+            names.append((authid, f"k{number}"))
+        assert log.history.written(WRITTEN_S)
+    with OpenLog(tmp_path, keys=100, **SMALL) as log:
+        found = [(each.authid, each.key) for each in log.history.recent_keys()]
+        assert found == [name for name in names if known.has(*name, 1)]
+        assert len(found) == 100
 
 
 def keyed_every(log, step_s, *keys):

@@ -104,6 +104,20 @@ def keys(bound: int) -> Growing:
     return Growing(add, lambda: len(known), lambda: known.sweep(NOW + LONG_S))
 
 
+def keys_of_all(bound: int) -> Growing:
+    """The same, those of the anonymous among others'."""
+    broker = Broker(Limits(), replace(History(), keys=bound))
+    known = broker.commits.keys
+
+    def add(number: int) -> None:
+        published = event()
+        published.idempotency_key = str(number)
+        published.authid = None if number % 3 else "ann"
+        broker.publish(published, NOW)
+
+    return Growing(add, lambda: len(known), lambda: known.sweep(NOW + LONG_S))
+
+
 def waiting_publishers(bound: int) -> Growing:
     """Publishers that wait for a disk that is stuck; `history.inbox_bytes` bounds them, so not here."""
     broker = Broker(Limits(), replace(History(), commit_s=10))
@@ -407,9 +421,10 @@ def backlog(bound: int) -> Growing:
 def applied(bound: int) -> Growing:
     """Idempotency keys of all nodes."""
     state = Applied(bound, int(LONG_S))
-    kind = Kind("bayeux", "", None, None, None, None)
+    state.rules = 3
 
     def add(number: int) -> None:
+        kind = Kind("bayeux", "", None, None, None if number % 3 else "ann", None)
         state.number(SimpleNamespace(rows=[Row("a", b"1", kind, str(number))]))  # type: ignore[arg-type]
 
     return Growing(add, lambda: len(state._keys))
@@ -510,7 +525,19 @@ def reads(bound: int) -> Growing:
 GROWING: dict[str, Callable[[int], Growing]] = {
     make.__name__: make
     for make in (
-        *(keys, waiting_publishers, tail, meters, activity, busy_activity, sessions, patterns, matches, conflated),
+        *(
+            keys,
+            keys_of_all,
+            waiting_publishers,
+            tail,
+            meters,
+            activity,
+            busy_activity,
+            sessions,
+            patterns,
+            matches,
+            conflated,
+        ),
         *(deadlines, decisions, recorded, channels, channels_in_use, ids, retained, hellos, polls),
         *(visited, unrecorded, backlog, applied, noted, members, news, reads),
     )

@@ -88,7 +88,8 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.waiting = Waiting(limits.waiting_bytes)
         self.shares = Shares(limits, self.waiting, account_of)
         self.memory = Watermark(float("inf"))  # bytes of the process; the code that can measure it sets both
-        self.commits = Commits(history, self._fan_out, self.counted, self._subscribed, report)
+        self.hits: Counter[str] = Counter()  # limits that were reached, by setting; counted here for all packages
+        self.commits = Commits(history, self.hits, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
@@ -101,7 +102,6 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.dropped = 0  # events that were `undelivered` when their session ended
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
-        self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
         self.rates = Rates(limits, account_of, self.hits)
 
     @property

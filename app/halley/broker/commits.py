@@ -13,16 +13,16 @@ Where several servers share a log (`begin`), the events of the others arrive thr
 delivered when it has its place in the log: else two servers would deliver in two orders.
 
 A publisher that got no reply can repeat its publish with the same idempotency key, and the event is published once. A
-key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs.
+key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs. When there are
+too many keys, those of the anonymous go first (`shared_table.py`).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
-from halley.broker.aging import drop_expired
 from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from halley.broker.faults import Report, for_each, notify, raise_fault
@@ -30,6 +30,7 @@ from halley.broker.flow import Delays
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability, Erasure, Log
 from halley.broker.sessions import Session
+from halley.broker.shared_table import SharedTable
 from halley.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
@@ -94,13 +95,17 @@ class Keys:
     """The keys used recently: at most `most`, each for `age_s` seconds.
 
     Times are those of the monotonic clock: a wall clock can be set, and keys would be forgotten too early. A key of an
-    earlier run has a time before the start of this one.
+    earlier run has a time before the start of this one. `hits["keys"]` counts, by the next sweep, those that were
+    forgotten before their age for want of room.
     """
 
-    def __init__(self, most: int, age_s: float) -> None:
+    def __init__(self, most: int, age_s: float, hits: Counter[str]) -> None:
         self._most = most
         self._age_s = age_s
-        self._known: OrderedDict[tuple[str | None, str], tuple[float, Pending | Published]] = OrderedDict()  # by use
+        self._hits = hits
+        self._dropped = 0  # not counted yet: to add to a Counter takes longer than all else in `remember`
+        self._known: SharedTable[tuple[str | None, str], tuple[float, Pending | Published]]
+        self._known = SharedTable(lambda known: known[0])
 
     def __len__(self) -> int:
         return len(self._known)
@@ -110,37 +115,44 @@ class Keys:
 
         Raises `KeyReused` if the key belongs to another topic.
         """
-        if not self.has(authid, key, now):
+        known = self._known
+        entry = (known.anonymous if authid is None else known.others).get((authid, key))
+        if entry is None or now - entry[0] > self._age_s:
             return None
-        found = self._known[authid, key][1]
+        found = entry[1]
         if (found.event if isinstance(found, Pending) else found).topic != topic:
             raise KeyReused
         return found
 
     def has(self, authid: str | None, key: str, now: float) -> bool:
         """Whether an event was published with that key, or is pending."""
-        found = self._known.get((authid, key))
+        found = self._known.of(is_anonymous=authid is None).get((authid, key))
         return found is not None and now - found[0] <= self._age_s
 
     def remember(self, authid: str | None, key: str, what: Pending | Published, now: float) -> None:
-        """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
-        name = (authid, key)
-        self._known[name] = (now, what)
-        self._known.move_to_end(name)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+        """Store a key that is used now, or whose event is settled; one is dropped when there are too many."""
+        known = self._known
+        anonymous, others, name = known.anonymous, known.others, (authid, key)
+        table = anonymous if authid is None else others
+        table[name] = (now, what)
+        table.move_to_end(name)
+        if len(anonymous) + len(others) > self._most and now - known.make_room(self._most)[0] <= self._age_s:
+            self._dropped += 1
 
     def forget(self, authid: str | None, key: str) -> None:
         """Remove a key whose event was refused: a repeat is a new attempt."""
-        self._known.pop((authid, key), None)
+        self._known.of(is_anonymous=authid is None).pop((authid, key), None)
 
     def sweep(self, now: float) -> bool:
         """Remove keys that are expired, some in each turn of the event loop; whether there are more."""
-        return drop_expired(self._known, lambda known: now - known[0] > self._age_s)
+        if self._dropped and self._most:
+            self._hits["keys"] += self._dropped
+            self._dropped = 0
+        return self._known.drop_expired(lambda known: now - known[0] > self._age_s)
 
 
 class Commits:
-    """The broker's connection to its log, if it has one.
+    """The broker's connection to its log, if it has one. `hits` counts the limits that are reached.
 
     `fan_out` delivers an event to its subscribers except one session, and `subscribed` returns those of some topics
     that have subscribers. `report` receives what waiters and others raise that are notified of the events.
@@ -149,6 +161,7 @@ class Commits:
     def __init__(
         self,
         options: History,
+        hits: Counter[str],
         fan_out: Callable[[Event, float, Stage, Session | None], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
         subscribed: Callable[[Sequence[str]], Collection[str]] = lambda topics: topics,
@@ -157,7 +170,7 @@ class Commits:
         self.options = options
         self.log: Log | None = None
         self.tail = Tail(options.tail_bytes)
-        self.keys = Keys(options.keys, options.key_age_s)
+        self.keys = Keys(options.keys, options.key_age_s, hits)
         self.pending: deque[Pending] = deque()  # in the log's order
         self._expired = 0  # how many of them, from the first on, have had their turn in `expire`
         self._fan_out = fan_out

@@ -15,6 +15,10 @@ that counts: so it does at all nodes alike. A node writes such frames when all o
        would be forgotten.
     2  What is sent again is recognized while there are not too many runs. The age of a key is the sum of the pauses
        between frames, each of which counts for a second at most, as in the log of a single server (`recent_keys.py`).
+       When there are too many keys, the one that was used longest ago is forgotten, whosever it is: a stranger who
+       publishes enough with keys has everybody's forgotten.
+    3  When there are too many keys, one that is too old is forgotten, else one of the anonymous while they have more
+       than their part, else the oldest of all (`broker/shared_table.py`).
 
 Names that a later version of Halley adds to what is saved are passed over.
 """
@@ -26,6 +30,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from halley.broker.ports import Erasure
+from halley.broker.shared_table import SharedTable, part_of
 from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row, control_of, control_to_json
 from halley.history.state import AT, Change, Name
 
@@ -41,8 +46,11 @@ RUN_AGE_US = 86_400_000_000
 MOST_RUNS = 10_000
 """Of how many runs version 2 remembers that number: the latest ones."""
 
-VERSION = 2
+VERSION = 3
 """The latest version of the rules that is known."""
+
+_SHARED = 3
+"""The version of the rules from which on the anonymous lose their keys first."""
 
 _MOST_KEEPERS = 64
 _RUN, _KEEPER, _ERASURE = "run/", "keeper/", "erasure/"
@@ -93,7 +101,7 @@ class Applied:
         self._key_age_us = key_age_us
         self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()  # number and time of the last frame, by time
         self._keepers: OrderedDict[str, int] = OrderedDict()  # when each has said last that it is one, by that time
-        self._keys: OrderedDict[tuple[str | None, str], First] = OrderedDict()  # in the order of use
+        self._keys = _table_of([])
         self._after = 0  # the sequence before the last message
         self._changed: dict[Name, Any] = {}  # by it
 
@@ -106,7 +114,7 @@ class Applied:
         """
         self.stream, self.offset, self.lead = stream, offset, lead
         self.time_us = self.clock_us = time_us
-        self._keys = OrderedDict(keys)
+        self._keys = _table_of(keys)
 
     def number_of(self, run: str) -> int:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
@@ -114,7 +122,7 @@ class Applied:
 
     def first_of(self, authid: str | None, key: str) -> First | None:
         """The event for which that publisher's key was used; None if it is not remembered."""
-        return self._keys.get((authid, key))
+        return self._keys.of(is_anonymous=authid is None).get((authid, key))
 
     def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Numbered] | None:
         """Take the stream's next message: the events of a frame that counts, else None; see `admit`."""
@@ -184,7 +192,7 @@ class Applied:
         """Forget the keys of events that are erased: a name and a topic are in them."""
         concerned = [name for name, first in self._keys.items() if erasure.concerns(first.topic, name[0])]
         for name in concerned:
-            self._changed[self._keys.pop(name).offset] = None
+            self._changed[self._keys.of(is_anonymous=name[0] is None).pop(name).offset] = None
 
     @property
     def keepers(self) -> Collection[str]:
@@ -194,18 +202,29 @@ class Applied:
     def _number(self, row: Row) -> Numbered:
         if row.key is not None and self._most_keys:
             name = (row.kind.authid, row.key)
-            first = self._keys.get(name)
-            if first is not None and self.clock_us - first.clock_us <= self._key_age_us:
+            table = self._keys.of(is_anonymous=name[0] is None)
+            first = table.get(name)
+            if first is not None and not self._is_old(first):
                 return Numbered(row, first.offset, first.time_us, first)
             if first is not None:
                 self._changed[first.offset] = None
-            used = self._keys[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
+            used = table[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
+            table.move_to_end(name)
             self._changed[used.offset] = _key(name, used)
-            self._keys.move_to_end(name)
             if len(self._keys) > self._most_keys:
-                self._changed[self._keys.popitem(last=False)[1].offset] = None
+                self._changed[self._forgotten().offset] = None
         self.offset += 1
         return Numbered(row, self.offset, self.time_us)
+
+    def _forgotten(self) -> First:
+        """Forget a key because there are too many: for which event it was used."""
+        keys = self._keys
+        if self.rules < _SHARED or self._is_old(keys.oldest()):
+            return keys.lose(of_the_anonymous=False)[1]
+        return keys.lose(of_the_anonymous=len(keys.anonymous) > part_of(self._most_keys))[1]
+
+    def _is_old(self, first: First) -> bool:
+        return self.clock_us - first.clock_us > self._key_age_us
 
     def _at(self) -> dict[str, Any]:
         at = {
@@ -250,12 +269,20 @@ class Applied:
             self.clock_us = saved["time_us" if self.rules == 1 else "clock_us"]
             self._runs = OrderedDict((run, (number, time_us)) for run, number, time_us in saved["runs"])
             self._keepers = OrderedDict(saved["keepers"])
-            self._keys = OrderedDict(
+            self._keys = _table_of(
                 ((authid, key), First(offset, time_us, topic, *(clock_us or [time_us])))
                 for authid, key, offset, time_us, topic, *clock_us in saved["keys"]
             )
         except (KeyError, TypeError, ValueError):
             raise AnotherVersion from None
+
+
+def _table_of(keys: Iterable[tuple[tuple[str | None, str], First]]) -> SharedTable[tuple[str | None, str], First]:
+    """The table with these keys, oldest first."""
+    table: SharedTable[tuple[str | None, str], First] = SharedTable(lambda first: first.offset)
+    for name, first in keys:
+        table.of(is_anonymous=name[0] is None)[name] = first
+    return table
 
 
 def _key(name: tuple[str | None, str], first: First) -> list[Any]:

@@ -22,7 +22,7 @@ when all nodes have known them for a while (`consistency.FrameVersion`): until t
 and may go back. A node that meets a frame of a later version all the same has no way on (`LaterVersion`): if it passed
 over that frame, its events would get other offsets than at the other nodes.
 
-Version 2 has the form of version 1. The first of its frames that counts begins other rules (`applied.py`).
+Versions 2 and 3 have the form of version 1. The first of their frames that counts begins other rules (`applied.py`).
 
 A frame is checked whole before anything is made of it, by the bounds of clients (`bounds.py`); one that does not keep
 to them is not a frame, for all nodes alike. Payloads are read later: an event with one that is not JSON has `null`
@@ -54,7 +54,7 @@ from halley.cluster.bounds import (
     keep_payloads,
 )
 
-VERSION = 2
+VERSION = 3
 """The latest version that is read."""
 
 FRAME_BYTES: Final = 524_288

@@ -4,6 +4,9 @@ Events have the times of a wall clock, which can be set, and a server that is st
 key is measured along the log: it is the sum of the pauses between the events from the key's on, of which each counts as
 a second at most. In a busy log that is the time that has passed; in a quiet one it is less, and keys are remembered for
 longer, never for much shorter.
+
+Of more keys than there is room for, those are found that the server would still know had it not been stopped
+(`broker/shared_table.py`). So where the newest are the anonymous', older ones are looked at for those of others.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from halley.broker.commits import Published
+from halley.broker.shared_table import part_of
 from halley.history import segment
 from halley.history.folder import Segment
 from halley.history.stored import COLUMNS, Stored
@@ -25,7 +29,10 @@ _KEYED = (
     f"select {', '.join(COLUMNS)} from events where offset between ? and ? and idempotency_key is not null "  # noqa: S608
     "order by offset desc"
 )
-_TIMES = "select offset, time_us, idempotency_key is not null from stored where offset <= ? order by offset desc"
+_TIMES = (
+    "select offset, time_us, idempotency_key is not null, authid is null from stored where offset <= ? "
+    "order by offset desc"
+)
 
 
 class RecentKey(NamedTuple):
@@ -38,25 +45,53 @@ class RecentKey(NamedTuple):
 
 
 def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float) -> list[RecentKey]:
-    """The newest `most` keys in a log that ends at the offset `head`, oldest first; none is older than `age_s` seconds.
+    """The keys to remember, at most `most`, of a log that ends at the offset `head`, oldest first.
 
-    Blocks. Of a damaged segment only the keys of damaged rows are left out: a repeat must be recognized although the
-    first event is not served.
+    None is older than `age_s` seconds. Blocks. Of a damaged segment only the keys of damaged rows are left out: a
+    repeat must be recognized although the first event is not served.
     """
     found: list[RecentKey] = []
-    age = _Age(int(age_s * 1_000_000))
+    age, room = _Age(int(age_s * 1_000_000)), _Room(most)
     for each in reversed(segments):
-        if age.is_over or len(found) >= most:
+        if age.is_over or room.is_full:
             break
         last = head if each.last is None else each.last
         with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
-            ages = age.along(connection, last, most - len(found))
+            ages = age.along(connection, last, room)
             rows = _keyed(connection, min(ages), last) if ages else []
             for row in rows:
                 if row.offset in ages:
                     published = Published(row.topic, row.offset, row.publication)
                     found.append(RecentKey(row.authid, row.idempotency_key or "", published, ages[row.offset] / 1e6))
-    return found[::-1]
+    superfluous = len(found) - most
+    kept = []
+    for key in reversed(found):
+        if superfluous > 0 and key.authid is None:
+            superfluous -= 1
+        else:
+            kept.append(key)
+    return kept
+
+
+class _Room:
+    """Counts the keys that are found, newest first, up to those that a table of `most` may have."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_the_anonymous = self._of_others = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no older key, whosever it is, would be in the table."""
+        return self._of_others + min(self._of_the_anonymous, part_of(self._most)) >= self._most
+
+    def takes(self, *, is_anonymous: bool) -> bool:
+        """Count a key, unless it is one of the anonymous that has no room with those found before."""
+        if is_anonymous and self._of_others + self._of_the_anonymous >= self._most:
+            return False
+        self._of_the_anonymous += is_anonymous
+        self._of_others += not is_anonymous
+        return True
 
 
 def _keyed(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
@@ -77,19 +112,19 @@ class _Age:
         self._us = 0
         self._later_us: int | None = None
 
-    def along(self, connection: sqlite3.Connection, last: int, most: int) -> dict[int, int]:
-        """The ages in microseconds of at most `most` events with a key, by offset, from the offset `last` back."""
+    def along(self, connection: sqlite3.Connection, last: int, room: _Room) -> dict[int, int]:
+        """The ages in microseconds of events with a key that `room` takes, by offset, from the offset `last` back."""
         ages: dict[int, int] = {}
         with suppress(sqlite3.Error):  # the part that cannot be read counts as one pause
-            for offset, time_us, has_key in connection.execute(_TIMES, (last,)):
+            for offset, time_us, has_key, is_anonymous in connection.execute(_TIMES, (last,)):
                 if not isinstance(time_us, int):  # a flipped bit
                     continue
                 if self._later_us is not None:
                     self._us += min(max(0, self._later_us - time_us), _PAUSE_US)
                 self._later_us = time_us
                 self.is_over = self._us > self._most_us
-                if self.is_over or len(ages) >= most:
+                if self.is_over or room.is_full:
                     break
-                if has_key:
+                if has_key and room.takes(is_anonymous=bool(is_anonymous)):
                     ages[offset] = self._us
         return ages

@@ -88,7 +88,11 @@ class History:
     )
     read_s: float = knob(10.0, unit="s", low=0.1, why="if a page cannot be read by then, the reply is sent without it")
     keys: int = knob(
-        100_000, unit="keys", low=0, zero="repeats are not recognized", why="idempotency keys that are remembered"
+        100_000,
+        unit="keys",
+        low=0,
+        zero="repeats are not recognized",
+        why="idempotency keys that are remembered; beyond it those of the anonymous go first",
     )
     key_age_s: float = knob(600.0, unit="s", low=1, why="how long an idempotency key is remembered")
     key_chars: int = knob(128, unit="characters", low=16, high=1_024, why="longer idempotency keys are refused")

@@ -150,11 +150,11 @@ LIMITS = (
     *(limit.name for limit in fields(Limits) if limit.name not in ("exempt", "publish_burst")),
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
     *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP, and of Bayeux over WebSocket
-    *("waiting_calls", "wildcard_forms", "testaments"),
+    *("waiting_calls", "wildcard_forms", "testaments", "retained_topics", "retained_bytes"),
     *("name_bytes", "topics", "publishers", "properties_bytes", "values_per_s"),  # of NetworkTables
     *("last_bytes", "elements", "control_bytes"),
     *("streams", "streams_per_address", "last_pages"),  # of events
-    *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
+    *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "keys", "key_chars"),  # of the history
     "relayed",  # of the cluster
 )
-"""The settings for which a request can be refused; under these names /metrics counts the refusals."""
+"""The settings for which a request can be refused, or something forgotten; under these names /metrics counts that."""

@@ -273,10 +273,14 @@ class Wamp:
     publish_burst: int = knob(40_000, unit="publishes", low=1, why="that a session can send at once after a silence")
     waiting_calls: int = knob(16, unit="requests", low=1, why="of one session that wait for a policy or for the disk")
     retained_topics: int = knob(
-        10_000, unit="topics", low=0, zero="nothing is retained", why="that can have a retained event"
+        10_000,
+        unit="topics",
+        low=0,
+        zero="nothing is retained",
+        why="that can have a retained event; beyond it those of the anonymous go first",
     )
     retained_bytes: int = knob(
-        67_108_864, unit="bytes", low=1_024, why="of all retained events; beyond it the oldest are dropped"
+        67_108_864, unit="bytes", low=1_024, why="of all retained events; beyond it those of the anonymous go first"
     )
     retained_events: int = knob(
         1_000, unit="events", low=1, why="sent to one new subscription: the newest that its pattern matches"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -194,7 +195,7 @@ realm_names = st.text(
 def test_whatever_realms_are_called(names: list[str], match: str) -> None:
     """No topic or pattern belongs to two realms, for any names of realms."""
     options: Any = [Realm(name) for name in ("first", *names)]
-    realms = [RealmOfThem(each, LIMITS, Wamp(), is_first=not at) for at, each in enumerate(options)]
+    realms = [RealmOfThem(each, LIMITS, Wamp(), Counter(), is_first=not at) for at, each in enumerate(options)]
     for uri in ("a.b", "wamp.session.on_join", "wamp"):
         patterns = [realm.pattern(uri, MATCHES[match]) for realm in realms]
         assert len(set(patterns)) == 3

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event, to_text
@@ -21,6 +21,7 @@ from halley.broker.outbox import Outbox
 from halley.broker.ports import Erasure
 from halley.broker.remembered import remembered
 from halley.broker.sessions import Owner, Session
+from halley.broker.shared_table import SharedTable, part_of
 from halley.protocols.contract import Context
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.authentication import AuthDetails
@@ -249,7 +250,9 @@ class LiveSubscription:
 class Realm:
     """One realm: its settings, sessions, live subscriptions and retained events; `space` prefixes its topics."""
 
-    def __init__(self, options: RealmOptions, limits: Limits, wamp: Wamp, *, is_first: bool) -> None:
+    def __init__(
+        self, options: RealmOptions, limits: Limits, wamp: Wamp, hits: Counter[str], *, is_first: bool
+    ) -> None:
         self.name = options.name
         self.disclose = options.disclose
         self.is_shared = is_first
@@ -260,7 +263,7 @@ class Realm:
         self.sessions: dict[int, WampSession] = {}
         self.subscriptions: dict[Pattern, LiveSubscription] = {}
         self.numbers: dict[int, LiveSubscription] = {}  # the same subscriptions, by id
-        self.retained = RetainedEvents(wamp.retained_topics, wamp.retained_bytes)
+        self.retained = RetainedEvents(wamp.retained_topics, wamp.retained_bytes, hits)
 
     def pattern(self, uri: str, match: Match) -> Pattern:
         """Return the pattern for a subscription to a URI with a match policy. Raises `InvalidName`."""
@@ -274,39 +277,48 @@ class Realm:
         return first in (self.space, f"{SPACE}{self.space or SPACE}")
 
 
+class _Retained(NamedTuple):
+    """The retained events of a topic, oldest first; `turn` counts when one was retained last."""
+
+    turn: int
+    events: list[Event]
+
+
 class RetainedEvents:
     """The latest event of each topic of one realm, for later subscribers (Advanced Profile, 5.9.5).
 
     For each topic the latest event without an audience and the later ones with an audience are kept, so that each
     subscriber gets the latest event that it may receive. They are in memory, bounded by topics and bytes: the topic
-    that was retained longest ago is dropped first. `dropped` counts such topics.
+    that was retained longest ago is dropped first, or that of those on which the anonymous have retained
+    (`broker/shared_table.py`). `hits` counts dropped topics, by the setting of the bound.
     """
 
-    def __init__(self, max_topics: int, max_bytes: int) -> None:
+    def __init__(self, max_topics: int, max_bytes: int, hits: Counter[str]) -> None:
         self._max_topics = max_topics
         self._max_bytes = max_bytes
-        self._nbytes = 0
-        self._events: OrderedDict[str, list[Event]] = OrderedDict()  # by topic, the one retained longest ago first
+        self._hits = hits
+        self._nbytes = self._anonymous_nbytes = self._turn = 0
+        self._retained: SharedTable[str, _Retained] = SharedTable(lambda retained: retained.turn)  # by topic
         self._topics: list[str] = []  # the same topics, sorted
-        self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._retained)
 
     def keep(self, event: Event) -> None:
         """Retain an event that has been published."""
-        before = self._events.pop(event.topic, None)
-        if before is None:
+        before = self._take(event.topic)
+        if not before:
             insort(self._topics, event.topic)
-            before = []
         is_for_all = event.audience is None and event.chosen is None
-        kept = [event] if is_for_all else [*before[1 - _MAX_OF_A_TOPIC :], event]
-        self._events[event.topic] = kept
-        self._nbytes += sum(each.nbytes for each in kept) - sum(each.nbytes for each in before)
-        while len(self._events) > self._max_topics or (self._nbytes > self._max_bytes and len(self._events) > 1):
-            topic, dropped = self._events.popitem(last=False)
-            self._forget(topic, dropped)
-            self.dropped += 1
+        self._add(event.topic, [event] if is_for_all else [*before[1 - _MAX_OF_A_TOPIC :], event])
+        table = self._retained
+        while len(table) > self._max_topics:
+            if self._max_topics:
+                self._hits["retained_topics"] += 1
+            self._drop(is_crowded=len(table.anonymous) > part_of(self._max_topics))
+        while self._nbytes > self._max_bytes and len(table) > 1:
+            self._hits["retained_bytes"] += 1
+            self._drop(is_crowded=self._anonymous_nbytes > part_of(self._max_bytes))
 
     def of(self, pattern: Pattern, session: Session, limit: int) -> list[Event]:
         """Return the retained events for a new subscriber: the latest that it may receive of each matching topic.
@@ -321,20 +333,50 @@ class RetainedEvents:
 
     def erase(self, erasure: Erasure) -> None:
         """Drop the events that an erasure concerns (`broker.ports.Holder`)."""
-        for topic, events in tuple(self._events.items()):
+        for topic, (_, events) in tuple(self._retained.items()):
             left = [each for each in events if not erasure.concerns(topic, each.authid, each.payload)]
-            self._nbytes += sum(each.nbytes for each in left) - sum(each.nbytes for each in events)
-            self._events[topic] = left
-            if not left:
-                self._forget(topic, self._events.pop(topic))
+            if len(left) < len(events):
+                self._take(topic)
+                if left:
+                    self._add(topic, left)
+                else:
+                    self._unlist(topic)
 
     def _latest(self, topic: str, session: Session) -> Event | None:
-        for event in reversed(self._events[topic]):
+        retained = self._retained.anonymous.get(topic) or self._retained.others[topic]
+        for event in reversed(retained.events):
             is_among = event.audience is None or event.audience.admits(session.authid, session.role)
             if is_among and (event.chosen is None or event.chosen.admits(session.id)):
                 return event
         return None
 
-    def _forget(self, topic: str, events: list[Event]) -> None:
-        self._nbytes -= sum(event.nbytes for event in events)
+    def _add(self, topic: str, events: list[Event]) -> None:
+        """Add a topic, as the one that was retained last; one of the anonymous if any of the events is theirs."""
+        self._turn += 1
+        is_anonymous = any(event.authid is None for event in events)
+        self._retained.of(is_anonymous=is_anonymous)[topic] = _Retained(self._turn, events)
+        self._count(events, 1, is_anonymous=is_anonymous)
+
+    def _take(self, topic: str) -> list[Event]:
+        """Remove the events of a topic, which stays listed, and return them; none if it has none."""
+        is_anonymous = topic in self._retained.anonymous
+        retained = self._retained.of(is_anonymous=is_anonymous).pop(topic, None)
+        if retained is None:
+            return []
+        self._count(retained.events, -1, is_anonymous=is_anonymous)
+        return retained.events
+
+    def _drop(self, *, is_crowded: bool) -> None:
+        """Drop the topic whose turn it is: one of the anonymous where they have more than their part."""
+        of_them = len(self._retained.anonymous)
+        topic, retained = self._retained.lose(of_the_anonymous=is_crowded)
+        self._count(retained.events, -1, is_anonymous=len(self._retained.anonymous) < of_them)
+        self._unlist(topic)
+
+    def _unlist(self, topic: str) -> None:
         del self._topics[bisect_left(self._topics, topic)]
+
+    def _count(self, events: list[Event], sign: int, *, is_anonymous: bool) -> None:
+        nbytes = sign * sum(event.nbytes for event in events)
+        self._nbytes += nbytes
+        self._anonymous_nbytes += nbytes if is_anonymous else 0

@@ -250,7 +250,8 @@ class RouterState:
         self.archive = environment.archive
         self.is_draining = False
         self.realms = {
-            each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
+            each.name: Realm(each, broker.limits, options, broker.hits, is_first=not number)
+            for number, each in enumerate(realms)
         }
         for realm in self.realms.values():
             broker.add_holder(realm.retained)
