@@ -29,6 +29,22 @@ def test_s24_a_silence_is_worth_one_burst_however_long():
     assert [meter.admits(86_400.0) for _ in range(4)] == [True, True, True, False]
 
 
+def test_many_tokens_are_taken_together_or_not_at_all():
+    """What is more than a burst passes where the bucket is full, and costs the time in which it is refilled."""
+    meter = Meter(10, 100)
+    assert [meter.takes(60, 0.0), meter.takes(60, 0.0), meter.takes(40, 0.0), meter.takes(1, 0.0)] == [
+        *(True, False, True, False),
+    ]
+    assert meter.takes(500, 10.0)
+    assert not meter.takes(1, 49.0)
+    assert meter.takes(10, 51.1)
+    meters = Meters(10, 100)
+    assert meters.takes("a", 100, 0.0)
+    assert not meters.takes("a", 1, 0.0)
+    assert meters.takes("b", 1, 0.0)
+    assert Meters(0, 1).takes("a", 10**9, 0.0)
+
+
 def test_each_name_has_its_own():
     """Each name has its own meter; the name is an address where there is no session."""
     meters = Meters(1, 1)

@@ -15,30 +15,30 @@ PART = 2
 puts = st.tuples(st.sampled_from(["put", "put", "put", "pop"]), st.integers(0, 30), st.booleans())
 
 
-class Table(SharedTable[str, int]):
+class Table:
     """A table whose entries are the turns of their use."""
 
     def __init__(self) -> None:
-        super().__init__(lambda turn: turn)
+        self.shared: SharedTable[str, int] = SharedTable(lambda turn: turn)
         self.turn = 0
 
     def put(self, key: str, *, is_anonymous: bool) -> str | None:
         """Use a key; return the one that is lost for it."""
         self.turn += 1
-        table = self.of(is_anonymous=is_anonymous)
+        table = self.shared.of(is_anonymous=is_anonymous)
         table[key] = self.turn
         table.move_to_end(key)
-        if len(self) <= MOST:
+        if len(self.shared) <= MOST:
             return None
-        before = dict(self.items())
-        lost = self.make_room(MOST)
-        (gone,) = before.items() - dict(self.items()).items()
+        before = dict(self.shared.items())
+        lost = self.shared.make_room(MOST)
+        (gone,) = before.items() - dict(self.shared.items()).items()
         assert gone[1] == lost
         return gone[0]
 
     def keys(self) -> list[str]:
         """Those that are there, in the order of their use."""
-        return [key for key, _ in sorted(self.items(), key=lambda item: item[1])]
+        return [key for key, _ in sorted(self.shared.items(), key=lambda item: item[1])]
 
 
 @given(st.lists(puts, max_size=120))
@@ -49,7 +49,7 @@ def test_it_is_as_the_model(steps: list[tuple[str, int, bool]]) -> None:
         key = f"{'anonymous' if is_anonymous else 'member'} {number}"
         model.pop(key, None)
         if what == "pop":
-            table.of(is_anonymous=is_anonymous).pop(key, None)
+            table.shared.of(is_anonymous=is_anonymous).pop(key, None)
             continue
         model[key] = is_anonymous
         expected = None
@@ -59,8 +59,8 @@ def test_it_is_as_the_model(steps: list[tuple[str, int, bool]]) -> None:
             del model[expected]
         assert table.put(key, is_anonymous=is_anonymous) == expected
         assert table.keys() == [*model]
-        assert table.oldest() == dict(table.items())[next(iter(model))]
-        assert len(table) == len(model)
+        assert table.shared.oldest() == dict(table.shared.items())[next(iter(model))]
+        assert len(table.shared) == len(model)
 
 
 @pytest.mark.parametrize("is_anonymous", [True, False])

@@ -1,14 +1,16 @@
-"""What one stranger, who may publish somewhere, has others' forgotten of: idempotency keys, and retained events."""
+"""What others lose to a stranger who may publish somewhere: no idempotency key, retained or recorded event."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+import httpx
 import pytest
 from support import wamp
 from support.messages import publish
 from support.server import RECORDED, SHORT_WAY, brisk, serving
-from support.wire import request
+from support.wire import DEADLINE_S, request
 
 from halley.access.tokens import hash_of, new_token
 from halley.settings import Access, Token
@@ -75,3 +77,61 @@ async def test_a_members_retained_event_stays():
             came = [(await ada.receive())[4][0] for _ in range(19)]
             assert sorted(came) == [*range(82, 101)]
         assert served.house.broker.hits["retained_topics"] == 81
+
+
+SMALL = {
+    "history": {"max_bytes": 1_048_576, "segment_bytes": 65_536, "anonymous_burst_bytes": 65_536, "free_bytes": 0},
+    "limits": {"exempt": (), "publishes_per_s": 0},
+    "wamp": {"publishes_per_s": 0},
+}
+"""A small log, and no other bound of what a stranger publishes."""
+
+LARGE = "x" * 10_000
+
+
+@pytest.mark.faces(RECORDED)
+async def test_a_stranger_does_not_push_out_what_a_member_has_recorded(face):
+    """By no door: each answers as where a rate is exceeded. A member goes on, and what it has recorded stays."""
+    async with shared(**SMALL) as served, httpx.AsyncClient(base_url=served.url) as client:
+        wire = await served.wire()
+        await wire.post(publish("/orders", "the first"), **BEARER)
+        session = await served.open_session()
+        refusal, published = "", 0
+        async with asyncio.timeout(DEADLINE_S):
+            while not refusal:  # there is room until the server has seen that there is little
+                refusal = (await wire.post(publish("/pub/a", LARGE))).messages[0].get("error", "")
+                published += not refusal
+        assert refusal == "403:rate_limited:publish_denied"
+        assert published > 10
+        orders = [publish("/orders", number, ext={"idempotency_key": str(number)}) for number in range(20)]
+        answers = (await wire.post(*orders, **BEARER)).messages
+        assert all(answer["successful"] for answer in answers)
+        for _ in range(10):
+            flood = (await wire.post(*[publish("/pub/a", LARGE) for _ in range(20)])).messages
+            assert {answer.get("error") for answer in flood} == {refusal}
+        for _ in range(3):
+            by_session = (await wire.post(publish("/pub/a", LARGE, clientId=session), cookie="")).messages[0]
+            assert by_session["error"] == refusal
+            answer = await client.post("/events/pub/a", json=LARGE)
+            assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
+            async with await wamp.join(served.url) as stranger:
+                await stranger.send([wamp.PUBLISH, 1, {"acknowledge": True}, "pub.a", [LARGE]])
+                assert await stranger.receive() == [
+                    *[wamp.ERROR, wamp.PUBLISH, 1, {}, "wamp.error.unavailable"],
+                    *(["too many publications"],),
+                ]
+        assert (await client.post("/events/pub/a", json=LARGE, headers=BEARER)).status_code == 200
+        page = (await client.get("/history/orders", headers=BEARER)).json()
+        assert [event["data"] for event in page["events"]][-20:] == [*range(20)]
+        assert served.house.broker.hits["anonymous_share"] >= 209
+
+
+@pytest.mark.faces(RECORDED)
+async def test_a_stranger_who_is_alone_has_the_whole_log(face):
+    """Three times as much as there is room for: nobody else has anything in it that would go for it."""
+    async with shared(**SMALL) as served:
+        wire = await served.wire()
+        for _ in range(60):
+            answers = (await wire.post(*[publish("/pub/a", LARGE) for _ in range(5)])).messages
+            assert [answer["successful"] for answer in answers] == [True] * 5, answers
+            await asyncio.sleep(0.05)  # so that the server looks at the size of its log meanwhile

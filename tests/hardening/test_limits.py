@@ -415,6 +415,11 @@ def test_every_limit_is_in_the_table():
     """Every limit has a test; the cases of WAMP and NetworkTables are in `support/`."""
     elsewhere = {
         *("relayed", "streams", "streams_per_address", "last_pages"),  # cluster/test_relay, wire/test_events_requests
-        *("keys", "retained_topics", "retained_bytes"),  # hardening/test_forgotten, protocols/wamp/test_retained
+        *(
+            "keys",
+            "anonymous_share",
+            "retained_topics",
+            "retained_bytes",
+        ),  # test_forgotten, protocols/wamp/test_retained
     }
     assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) | elsewhere == set(LIMITS)

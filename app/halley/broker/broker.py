@@ -41,6 +41,7 @@ from halley.broker.shares import Shares, sharer
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
 from halley.broker.waiting import Waiting
+from halley.broker.writers import Writers
 from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
 _HISTORY, _TICKS = History(), Ticks()
@@ -69,12 +70,14 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         *,
         wake: Callable[[], None] = lambda: None,
         account_of: Callable[[str], str | None] = lambda _address: None,
+        has_rules: Callable[[], bool] = lambda: False,
         report: Report = raise_fault,
     ) -> None:
         """Make a broker without sessions.
 
         `wake` is called when a flush is due, by the code that runs the event loop, and `account_of` returns the account
-        of an address, or None if nothing is charged to it. `report` receives what those raise that the broker calls.
+        of an address, or None if nothing is charged to it. `has_rules` returns whether an operator has written access
+        rules. `report` receives what those raise that the broker calls.
         """
         self.limits = limits
         self.wake = wake
@@ -89,7 +92,8 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.shares = Shares(limits, self.waiting, account_of)
         self.memory = Watermark(float("inf"))  # bytes of the process; the code that can measure it sets both
         self.hits: Counter[str] = Counter()  # limits that were reached, by setting; counted here for all packages
-        self.commits = Commits(history, self.hits, self._fan_out, self.counted, self._subscribed, report)
+        writers = Writers(history, account_of, self.sessions, has_rules)
+        self.commits = Commits(history, self.hits, writers, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]
@@ -351,8 +355,8 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         pending: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
         value and is never stored before (`ports.Values`).
-        Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
-        cluster a value that is set at another node is pending too.
+        Raises `HistoryUnavailable` and `LogShareReached`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and
+        `NoHome`. In a cluster a value that is set at another node is pending too.
         """
         keeper = self.values.keeper
         if keeper is not None and keeper.accepts(event.topic):
@@ -371,7 +375,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         """
         try:
             pending = self._issue(value.event, now, value.without, value.source)
-        except HistoryUnavailable as refusal:
+        except Refusal as refusal:
             self.commits.settle_value(value, refusal, now)
             return
         if pending is None:
@@ -410,7 +414,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         if commits.log is not None or event.idempotency_key is not None:
             try:
                 pending = commits.take(event, now, without, source, is_own=is_own)
-            except HistoryUnavailable as refusal:
+            except (HistoryUnavailable, RateLimited) as refusal:
                 raise self.counted(refusal) from None
             if pending is not None:
                 if pending.is_delivered:

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
-from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
+from halley.broker.errors import HistoryUnavailable, KeyReused, LogShareReached, OutcomeUnknown, Refusal
 from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from halley.broker.faults import Report, for_each, notify, raise_fault
 from halley.broker.flow import Delays
@@ -31,6 +31,7 @@ from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability, Erasure, Log
 from halley.broker.sessions import Session
 from halley.broker.shared_table import SharedTable
+from halley.broker.writers import Writers
 from halley.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
@@ -162,6 +163,7 @@ class Commits:
         self,
         options: History,
         hits: Counter[str],
+        writers: Writers,
         fan_out: Callable[[Event, float, Stage, Session | None], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
         subscribed: Callable[[Sequence[str]], Collection[str]] = lambda topics: topics,
@@ -171,6 +173,8 @@ class Commits:
         self.log: Log | None = None
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s, hits)
+        self._writers = writers
+        self.writers: Writers | None = None  # the same, while they are asked for each event that is to be recorded
         self.pending: deque[Pending] = deque()  # in the log's order
         self._expired = 0  # how many of them, from the first on, have had their turn in `expire`
         self._fan_out = fan_out
@@ -203,10 +207,12 @@ class Commits:
         """
         self.log, self._share, self.reach = log, share, reach
         self.tail.skip_to(head)
+        self._writers.begin(head)
+        self._ask()
 
     def end(self) -> None:
         """Stop using the log: events that are published from now on are delivered without being recorded."""
-        self.log = self._share = self.reach = None
+        self.log = self._share = self.reach = self.writers = None
 
     # Out to the log
 
@@ -216,14 +222,17 @@ class Commits:
         """Append a stamped event to the log if its topic is recorded, or if an undelivered one of its source is there.
 
         Returns None if the event is not there. Else it is to be delivered now to those that do not replay if it
-        `is_delivered`, and otherwise when it is settled. Raises `HistoryUnavailable`, and nothing is done, if there is
-        no room for an event that must wait. One of the server's own (`is_own`) never does, and is not durable.
+        `is_delivered`, and otherwise when it is settled. Raises `HistoryUnavailable` if there is no room for an event
+        that must wait, and `LogShareReached` if its publisher has written its share of the log; then nothing is done.
+        One of the server's own (`is_own`) is never refused, does not wait, and is not durable.
         """
         log, pending = self.log, None
         durability = _NONE if log is None or event.is_transient else log.durability_of(event.topic)
         is_durable = durability is _DURABLE and not is_own
         must_wait = is_durable or (source is not None and source in self._undelivered)
         if log is not None and (must_wait or durability is not _NONE):
+            if self.writers is not None and durability is not _NONE and not is_own:
+                self._check_writer(self.writers, event, source, now)
             pending = Pending(event, source, without, now)
             pending.is_recorded = durability is not _NONE
             pending.is_durable = is_durable
@@ -244,6 +253,20 @@ class Commits:
         if event.idempotency_key is not None:
             self.remember(event, now, pending)
         return pending
+
+    def _check_writer(self, writers: Writers, event: Event, source: object, now: float) -> None:
+        """Note who writes an event that is to be recorded, if it may be. Raises `LogShareReached`."""
+        if event.publisher != writers.usual:
+            writers.check(event, source, self.tail.head + len(self.pending), now)
+            self._ask()
+
+    def measured(self, nbytes: int, first: int, now: float) -> None:
+        """Note the size of the log on disk, and its first offset; to be called once a second."""
+        self._writers.look(nbytes, first, self.tail.head + len(self.pending), now)
+        self._ask()
+
+    def _ask(self) -> None:
+        self.writers = self._writers if self.log is not None and self._writers.are_asked else None
 
     def _append(self, log: Log, pending: Pending) -> HistoryUnavailable | None:
         """Append an event to the log; returns why it does not take it. On the hot path."""
@@ -269,6 +292,14 @@ class Commits:
         if self.log is None or self.log.durability_of(event.topic) is _NONE:
             self._share_it(event)
             return False
+        if self.writers is not None:
+            try:
+                self._check_writer(self.writers, event, None, now)
+            except LogShareReached as refusal:
+                self._counted(refusal)
+                self.lost_values += 1
+                self._share_it(event)
+                return False
         pending = Pending(event, since=now)
         pending.is_delivered = True
         if self._append(self.log, pending) is not None:
@@ -339,6 +370,8 @@ class Commits:
         if first != self.tail.head + 1:
             self.tail.skip_to(first - 1)
         self.tail.append(entry)
+        if self.writers is not None:
+            self.writers.note_others(entry.position)
 
     def repeated_late(self, pending: Pending, first: Published, now: float) -> None:
         """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.

@@ -59,6 +59,12 @@ class RateLimited(Refusal):
     limit = "publishes_per_s"
 
 
+class LogShareReached(RateLimited):
+    """The address has written its `history.anonymous_share` of a log that is nearly full, beyond the burst."""
+
+    limit = "anonymous_share"
+
+
 class AtCapacity(Refusal):
     """The server is at a limit and takes no more for now; the request may succeed later."""
 

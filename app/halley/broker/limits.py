@@ -31,6 +31,15 @@ class Meter:
         self._full_at = full_at
         return True
 
+    def takes(self, count: int, now: float) -> bool:
+        """Take `count` tokens if the bucket has them, or if it is full; False if it does not."""
+        begin = max(self._full_at, now)
+        full_at = begin + count * self._token_s
+        if full_at - now > self._burst_s and begin > now:
+            return False
+        self._full_at = full_at
+        return True
+
     def admits_some(self, wanted: int, now: float) -> int:
         """Take as many tokens as there are, at most `wanted`; return how many were taken."""
         begin = max(self._full_at, now)
@@ -63,13 +72,21 @@ class Meters:
 
     def admits(self, name: str, now: float) -> bool:
         """Take one of the tokens of `name` if there is one; False if there is none."""
+        meter = self._of(name)
+        return meter is None or meter.admits(now)
+
+    def takes(self, name: str, count: int, now: float) -> bool:
+        """Take `count` of the tokens of `name`, as `Meter.takes` does; False if it does not."""
+        meter = self._of(name)
+        return meter is None or meter.takes(count, now)
+
+    def _of(self, name: str) -> Meter | None:
         if name not in self._meters and len(self._meters) >= self._most:
             name = ""
         meter = self._meters.get(name) or self.new()
-        if meter is None:
-            return True
-        self._meters[name] = meter
-        return meter.admits(now)
+        if meter is not None:
+            self._meters[name] = meter
+        return meter
 
     def sweep(self, now: float) -> bool:
         """Remove the meters that are full, looking at some in each turn of the event loop; whether there are more."""

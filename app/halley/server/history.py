@@ -125,6 +125,8 @@ class HistoryService:
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             self._log.look(now)
+            figures = self._log.archive.figures()
+            self._broker.commits.measured(figures["bytes"], figures["first"], now)
             self._log_refusal()
         return has_more
 

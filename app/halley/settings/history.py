@@ -36,6 +36,18 @@ class History:
         low=1_048_576,
         why="of the whole log on disk; beyond it the oldest segments are deleted",
     )
+    anonymous_share: float = knob(
+        0.25,
+        unit="of max_bytes/h",
+        low=0,
+        high=1,
+        zero="no limit",
+        why="that an anonymous address writes where the log is nearly full, access rules are written, and events of "
+        "others are in it; then 403",
+    )
+    anonymous_burst_bytes: int = knob(
+        4_194_304, unit="bytes", low=65_536, why="that such an address can write at once after a silence"
+    )
     segment_bytes: int = knob(
         67_108_864, unit="bytes", low=65_536, why="after which a segment is sealed; retention deletes whole segments"
     )

@@ -155,6 +155,7 @@ LIMITS = (
     *("last_bytes", "elements", "control_bytes"),
     *("streams", "streams_per_address", "last_pages"),  # of events
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "keys", "key_chars"),  # of the history
+    "anonymous_share",
     "relayed",  # of the cluster
 )
 """The settings for which a request can be refused, or something forgotten; under these names /metrics counts that."""

@@ -127,6 +127,7 @@ _texts: tuple[tuple[type[Refusal], str], ...] = (
     (NoHome, NETWORKTABLES_UNAVAILABLE),
     (OutcomeUnknown, HISTORY_OUTCOME_UNKNOWN),
     (KeyReused, IDEMPOTENCY_KEY_REUSED),
+    (RateLimited, PUBLISH_DENIED.format(RateLimited.reason)),
     (Refusal, HISTORY_UNAVAILABLE),
 )
 

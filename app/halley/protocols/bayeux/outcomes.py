@@ -92,6 +92,12 @@ class Request:
             self._context = self._context()
         return self._context
 
+    @property
+    def address(self) -> str:
+        """The IP address from which it came; empty if that is not known, since the program itself has made it."""
+        context = self.context
+        return "" if context is None else context.address
+
 
 @dataclass(slots=True, eq=False)
 class Verdict:

@@ -139,7 +139,7 @@ class PublishHandler:
         self, request: Request, session: BayeuxSession | None, now: float, authid: str | None = None
     ) -> None:
         """Check that a session, or without one the request's address or `authid`, may publish now. Raises `Fault`."""
-        address = "" if session is not None or request.context is None else request.context.address
+        address = "" if session is not None else request.address
         try:
             self._broker.check_publish(session, address, now, authid)
         except RateLimited as refusal:

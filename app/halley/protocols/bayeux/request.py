@@ -70,6 +70,11 @@ class RequestHandler:
         self._done, self._delivered = 0, sessions.broker.delivered  # in this turn, and when it began
         self._pending: Paused | None = None  # waits for the events of `held_back`
 
+    @property
+    def address(self) -> str:
+        """The IP address from which the request came; see `Request.address`."""
+        return self.request.address
+
     def choose_session(self) -> None:
         """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
         self.client_id = client_id = client_id_of(self.request)
