@@ -26,7 +26,7 @@ from halley.cluster.applied import Applied, First
 from halley.cluster.availability import Diverged, Healing, NatsAway
 from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS, Unsendable
 from halley.cluster.broker_log import ClusterLog
-from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Value, pack, unpack
+from halley.cluster.frames import VERSION, KeeperAnnouncement, Kind, Row, Value, pack, unpack
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
@@ -254,7 +254,7 @@ async def test_frames_that_the_stream_has_lost_are_waited_for(broker, log, monke
 async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
     """It cannot know which offsets the other nodes have given to what follows."""
     log.reader._in_consumer = 0
-    for data in (b"garbage", sealed([3, "b-1", 1, "other columns"])):
+    for data in (b"garbage", sealed([VERSION + 1, "b-1", 1, "other columns"])):
         assert not log.is_diverged
         message = Message("subject", f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0", b"", data)
         log.reader._in_consumer = 0
@@ -601,7 +601,7 @@ async def test_an_own_event_with_a_key_is_known_by_it(broker, log):
     log.sender._send()
     own, found = _OwnEvents(log.sender), Applied(100, 10**9)
     found._runs[log.sender.run] = 1, 1
-    found._keys[None, "k"] = First(5, 1, "a", 1)
+    found._keys.anonymous[None, "k"] = First(5, 1, "a", 1)
     own.begin(log.applied, found)
     own.settle(found, Publications(new_key()), broker.commits, NOW)
     assert reply.settled_as == [5]
