@@ -294,6 +294,8 @@ def encloses(wide: Pattern, narrow: Pattern) -> bool:
     """Whether `wide` matches all names that `narrow` does, not regarding which topics are apart (`is_apart`)."""
     if wide == narrow:
         return True
+    if narrow.match is Match.EXACT and wide.match not in WIDE_IN_WAMP and not (_varies(wide) or _varies(narrow)):
+        return _covers_one(wide, narrow.topic)
     outer, inner = shape_of(wide), shape_of(narrow)
     if len(inner.parts) < len(outer.parts) or (
         not outer.goes_on and (inner.goes_on or len(inner.parts) > len(outer.parts))
@@ -302,8 +304,28 @@ def encloses(wide: Pattern, narrow: Pattern) -> bool:
     return all(part.includes(other) for part, other in zip(outer.parts, inner.parts, strict=False))
 
 
+def _varies(pattern: Pattern) -> bool:
+    """Whether a pattern has placeholders, so that even an exact one stands for many topics."""
+    return PLACEHOLDER in pattern.topic
+
+
+def _covers_one(wide: Pattern, topic: str) -> bool:
+    """What `encloses` returns for a Bayeux pattern and one topic: of topics there are too many for shapes."""
+    match, base = wide
+    if match is Match.EXACT:
+        return topic == base
+    if base and not topic.startswith(f"{base}/"):
+        return False
+    rest = topic[len(base) + 1 :] if base else topic
+    return bool(topic) and not rest.startswith(SPACE) and (match is Match.DESCENDANTS or "/" not in rest)
+
+
 def meet(one: Pattern, other: Pattern) -> bool:
     """Whether both patterns match some name, not regarding which topics are apart (`is_apart`)."""
+    if one.match is Match.EXACT and not _varies(one):
+        return encloses(other, one)
+    if other.match is Match.EXACT and not _varies(other):
+        return encloses(one, other)
     left, right = shape_of(one), shape_of(other)
     if len(left.parts) > len(right.parts):
         left, right = right, left
