@@ -237,18 +237,20 @@ class Commits:
             pending.is_recorded = durability is not _NONE
             pending.is_durable = is_durable
             pending.is_delivered = not must_wait and self._share is None
-            refusal = self._append(log, pending)
-            if refusal is not None:
+            try:
+                log.append(pending)
+            except Exception as fault:  # noqa: BLE001 - the event is not there
+                refusal = self._unavailable(fault)
                 if must_wait:
                     self.refusals += 1
-                    raise refusal
+                    raise refusal from None
                 self.lost += 1
                 pending = None
             else:
                 self.pending.append(pending)
                 if not pending.is_delivered:
                     self._undelivered[source] = self._undelivered.get(source, 0) + 1
-        if pending is None:
+        if pending is None and self._share is not None:
             self._share_it(event)
         if event.idempotency_key is not None:
             self.remember(event, now, pending)
@@ -268,16 +270,12 @@ class Commits:
     def _ask(self) -> None:
         self.writers = self._writers if self.log is not None and self._writers.are_asked else None
 
-    def _append(self, log: Log, pending: Pending) -> HistoryUnavailable | None:
-        """Append an event to the log; returns why it does not take it. On the hot path."""
-        try:
-            log.append(pending)
-        except HistoryUnavailable as refusal:
-            return refusal
-        except Exception as fault:  # noqa: BLE001 - reported, and the event is not there
-            self.report("log", fault)
-            return HistoryUnavailable()
-        return None
+    def _unavailable(self, fault: Exception) -> HistoryUnavailable:
+        """The refusal with which the log has taken nothing; another exception of the log is reported."""
+        if isinstance(fault, HistoryUnavailable):
+            return fault
+        self.report("log", fault)
+        return HistoryUnavailable()
 
     def _share_it(self, event: Event) -> None:
         """Send an event that is not recorded to the other servers, where there are any."""
@@ -302,7 +300,10 @@ class Commits:
                 return False
         pending = Pending(event, since=now)
         pending.is_delivered = True
-        if self._append(self.log, pending) is not None:
+        try:
+            self.log.append(pending)
+        except Exception as fault:  # noqa: BLE001 - the value is not there
+            self._unavailable(fault)
             self.lost_values += 1
             return False
         self.pending.append(pending)
@@ -472,7 +473,11 @@ class Commits:
             self._fan_out(event, now, stage, pending.without)
         elif event.idempotency_key is not None:
             self.keys.forget(event.authid, event.idempotency_key)
-        self._notify(pending, refusal, now)
+        for waiter in pending.waiters:  # as `_notify` does, without a call more
+            try:
+                waiter.settled(event, refusal, now)
+            except Exception as fault:  # noqa: BLE001 - reported: the others wait, too
+                self.report("waiter", fault)
 
     def _notify(self, pending: Pending, refusal: Refusal | None, now: float) -> None:
         """Notify the waiters of an event, of which each is notified once."""
