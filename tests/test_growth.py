@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hardening.test_shared_bounds import FILLS
 from support.growing import GROWING
 from support.remembered import PEERS_CACHES
 
@@ -157,6 +158,52 @@ def test_no_loop_ends_early_over_a_table_that_is_a_plain_dict():
         if any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(loop)):
             found.append(f"{place}: {ast.unparse(loop.iter)}")
     assert found == []
+
+
+# What several accounts share
+
+OF_ONE = {
+    *("limits.subscriptions", "limits.queue_bytes", "limits.queue_events", "limits.headers", "limits.messages"),
+    *("limits.body_bytes", "limits.topic_chars", "limits.conflated_topics", "wamp.subscriptions", "wamp.testaments"),
+    *("wamp.message_bytes", "wamp.publishes_per_s", "nt4.subscriptions", "nt4.publishers", "nt4.control_bytes"),
+    *("nt4.queue_bytes", "nt4.properties_bytes", "nt4.max_period_s", "history.page_events"),
+    *("protocols/nt4/engine _MAX_PENDING", "protocols/bayeux/relayed MOST_RELAYED"),
+}
+"""The bounds that each session, connection, request or topic has for itself."""
+
+OF_THE_SERVER = {"history.segment_bytes", "protocols/wamp/remote_sessions _MOST", "broker/shares _ENOUGH"}
+"""The bounds of what the server or another node makes, as those of its rooms below are."""
+
+ROOMS_OF_THE_SERVER = ("cluster/", "nats/", "processes ", "server/past_rates", "server/cluster_node", "history/")
+
+
+def shared():
+    """Return the bounds that accounts share: whose part is whose, what others notice, and the test."""
+    return {line.split(" | ")[0].strip(): line.split(" | ")[1:] for line in lines_of(2)}
+
+
+def test_every_bound_that_accounts_share_says_whose_part_is_whose():
+    """Whoever adds a bound writes into `tables.txt` who loses what by it, or adds it to those of one above."""
+    rest = {each for each in listed().values() if each not in WORDS.keys() | OF_ONE | OF_THE_SERVER}
+    assert {each for each in rest if not each.startswith(ROOMS_OF_THE_SERVER)} <= shared().keys()
+
+
+@pytest.mark.parametrize("bound", shared())
+def test_a_test_has_one_account_take_all_that_it_can(bound):
+    """It is there; and the bound is a setting or a constant."""
+    part, notice, place = shared()[bound]
+    assert part
+    assert notice
+    file, name = place.split(" ")
+    tree = ast.parse((Path(__file__).parent / file).read_text())
+    assert name in {each.name for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    test_every_bound_exists(bound)
+
+
+def test_every_bound_that_is_filled_beside_others_is_in_the_list():
+    """Those of `test_shared_bounds.py` are exactly those that name it."""
+    named = {bound for bound, (*_, place) in shared().items() if place.endswith("has_filled_a_bound")}
+    assert named == FILLS.keys()
 
 
 # What is remembered of texts that peers choose
