@@ -108,11 +108,6 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.closed: Counter[str] = Counter()  # by reason
         self.rates = Rates(limits, account_of, self.hits)
 
-    @property
-    def report(self) -> Report:
-        """What receives the faults of those that the broker calls."""
-        return self.commits.report
-
     def add_observer(self, observer: SessionObserver) -> None:
         """Report sessions and their subscriptions to `observer` from now on, after those that were added before."""
         self.observers.append(observer)
@@ -211,7 +206,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         return is_admitted
 
     def _notify(self, note: Callable[[SessionObserver], None]) -> None:
-        notify(self.observers, note, self.report, "observer")
+        notify(self.observers, note, self.commits.report, "observer")
 
     def touch(self, session: Session, deadline: float) -> None:
         """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
@@ -269,8 +264,8 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
 
         Else a deadline would be due first in every sweep, and an event might be missing without a sign.
         """
-        self.report(what, fault)
-        notify((session.owner,), lambda owner: owner.fail(session, now), self.report, what)
+        self.commits.report(what, fault)
+        notify((session.owner,), lambda owner: owner.fail(session, now), self.commits.report, what)
         self.close(session, FAULT)
 
     # Subscriptions and events
@@ -572,4 +567,4 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
                 if isinstance(outlet, Session) and outlet.closed is None:
                     self.fail("flush", outlet, fault, now)
                 else:
-                    self.report("flush", fault)
+                    self.commits.report("flush", fault)

@@ -47,9 +47,8 @@ class Readers:
         self._most_bytes = most_bytes
         self._free = threads
         self._pool = ThreadPoolExecutor(threads, "history-reader")
-        self._lines: OrderedDict[str, OrderedDict[Turn, _Waiting]] = (
-            OrderedDict()
-        )  # who is next in front; none is empty
+        # By sharer, who is next in front; none is empty.
+        self._lines: OrderedDict[str, OrderedDict[Turn, _Waiting]] = OrderedDict()
         self._lengths: dict[int, OrderedDict[str, None]] = {}  # who has a line of that length
         self._longest = 0
         self.waiting = 0

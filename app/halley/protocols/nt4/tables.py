@@ -144,7 +144,7 @@ class Tables:
 
     def notify(self, note: Callable[[Observer], None]) -> None:
         """Have all observers note a change, which is complete."""
-        notify(self.observers, note, self.broker.report, "nt4")
+        notify(self.observers, note, self.broker.commits.report, "nt4")
 
     def _wake(self) -> None:
         self.broker.wake()

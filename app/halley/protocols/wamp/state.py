@@ -304,7 +304,7 @@ class RouterState:
         """Count an ERROR or ABORT, and notify the listeners if it `is_logged`."""
         self.refused[uri] += 1
         denied = self.environment.denied if is_logged else ()
-        notify(denied, lambda listener: listener(session, what, uri), self.broker.report, "listener")
+        notify(denied, lambda listener: listener(session, what, uri), self.broker.commits.report, "listener")
 
     def await_nothing(self, engine: SessionEngine) -> None:
         """End the deadlines of an engine: its peer has a session, or its connection is over."""
