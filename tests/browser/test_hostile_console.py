@@ -199,6 +199,8 @@ async def test_where_storage_is_switched_off_it_works_all_the_same(profile, serv
     await page.get_by_label("Token", exact=True).fill("a token")
     await page.get_by_role("button", name="Use", exact=True).click()
     await expect(page.locator("#role")).to_have_text("You are anonymous")
+    await expect(page.get_by_text("This server reads no tokens")).to_be_visible()
+    await page.get_by_role("button", name="Close", exact=True).click()
     await expect(page.get_by_role("dialog")).to_be_hidden()
 
 
@@ -210,6 +212,8 @@ async def test_a_token_that_no_header_can_carry_is_nobodys(token, profile, serve
     await page.get_by_label("Token", exact=True).fill(token)
     await page.get_by_role("button", name="Use", exact=True).click()
     await expect(page.locator("#role")).to_have_text("You are anonymous")
+    await expect(page.get_by_text("This server reads no tokens")).to_be_visible()
+    await page.get_by_role("button", name="Close", exact=True).click()
     await expect(page.get_by_role("dialog")).to_be_hidden()
     await go(page, "History")
     await expect(page.locator("#history [role=status]")).to_contain_text("event")
