@@ -177,10 +177,14 @@ ROWS: dict[str, list[Panel]] = {
             _quantiles("halley_history_commit_seconds"),
         ),
         Panel(
-            "Waiting to be committed",
+            "Waiting for the history",
             "short",
-            "Events on their way to the disk, and the idempotency keys that are remembered.",
-            {"{{instance}} events": _now("halley_history_pending"), "{{instance}} keys": _now("halley_history_keys")},
+            "Events on their way to the disk, reads that wait for a thread, and the idempotency keys that are known.",
+            {
+                "{{instance}} events": _now("halley_history_pending"),
+                "{{instance}} reads": _now("halley_history_waiting_reads"),
+                "{{instance}} keys": _now("halley_history_keys"),
+            },
         ),
         Panel(
             "Size of the log",
@@ -235,12 +239,13 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Requests and messages",
             "cps",
-            "Requests refused before they were complete, by status; messages that were refused, by error.",
+            "Requests refused before they were complete, by status; refused messages, by error; unread tokens.",
             {
                 "{{status}}": _rate("halley_requests_refused_total", "status"),
                 "Bayeux {{code}}": _rate("halley_messages_refused_total", "code"),
                 "{{error}}": _rate("halley_wamp_refused_total", "error"),
                 "{{error}} not answered": _rate("halley_wamp_unacknowledged_total", "error"),
+                "{{instance}} tokens unread": _rate("halley_tokens_unread_total"),
             },
         ),
         Panel(
