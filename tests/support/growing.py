@@ -511,7 +511,7 @@ def reads(bound: int) -> Growing:
     readers = Readers(1, 10.0, bound * READ_BYTES)
 
     def add(number: int) -> None:
-        reader = Reader("most" if number < bound // 2 else str(number), lambda: False)
+        reader = Reader("most" if number % 2 else str(number), lambda: False)
         with suppress(TimeoutError):
             readers.put(cast("Any", TurnOf()), reader, None)
 
