@@ -37,7 +37,7 @@ from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Work
 from halley.broker.rates import Rates
 from halley.broker.sessions import FAULT, Deadlines, Outlet, Session, SessionObserver
-from halley.broker.shares import Shares, sharer
+from halley.broker.shares import Shares
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
 from halley.broker.waiting import Waiting
@@ -90,7 +90,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.ready_later: deque[Session | Outlet] = deque()  # those of which there are many
         self.waiting = Waiting(limits.waiting_bytes)
         self.shares = Shares(limits, self.waiting, account_of)
-        self.memory = Watermark(float("inf"))  # bytes of the process; the code that can measure it sets both
+        self.memory = Watermark(float("inf"))  # bytes of the process; who can measure them sets these and the limit
         self.hits: Counter[str] = Counter()  # limits that were reached, by setting; counted here for all packages
         writers = Writers(history, account_of, self.sessions, has_rules)
         self.commits = Commits(history, self.hits, writers, self._fan_out, self.counted, self._subscribed, report)
@@ -318,7 +318,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
     def check_publish(self, session: Session | None, address: str, now: float, authid: str | None = None) -> None:
         """Check that `session`, or else `authid` at `address`, may publish now. Raises `RateLimited`, `AtCapacity`."""
         if self.waiting.is_over or self.memory.is_over or (session is None and self.shares.are_asked):
-            self.check_load(self.shares.visit(authid, address) if session is None else sharer(session))
+            self.check_load(self.shares.visit(authid, address) if session is None else session.sharer)
         if session is not None:
             is_admitted = session.meter is None or session.meter.admits(now)
         else:

@@ -20,7 +20,6 @@ from enum import Enum
 from typing import Protocol
 
 from halley.broker.events import Event
-from halley.broker.limits import sharer_of
 from halley.broker.names import RESERVED, Pattern, matches
 from halley.broker.nesting import has_more_levels
 from halley.broker.pending import Pending
@@ -132,8 +131,7 @@ class Reader:
     @classmethod
     def of(cls, session: Session) -> Reader:
         """A session as reader, until it has ended."""
-        sharer = sharer_of(session.lasting_authid, session.account, session)
-        return cls(sharer, lambda: session.closed is None)
+        return cls(session.sharer, lambda: session.closed is None)
 
 
 class NobodyReads(Exception):

@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, Protocol
 
 from halley.broker.events import Event
-from halley.broker.limits import Meter
+from halley.broker.limits import Meter, sharer_of
 from halley.broker.names import Pattern, receiving_patterns
 from halley.broker.outbox import Outbox
 from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
@@ -269,6 +269,11 @@ class Session:
         """Who asks by a request or connection from this IP address."""
         is_proved = self.proof.role != NOBODY or self.role == SERVER
         return Identity(self.authid, self.role, self.proof.claims, self.protocol, address, is_proved=is_proved)
+
+    @property
+    def sharer(self) -> str:
+        """Whose part of a bound that all share it uses; a name that its client only gave itself does not count."""
+        return sharer_of(self.proof.authid, self.account, self.id)
 
     def subscription_names(self) -> Sequence[Pattern | str]:
         """The subscriptions that the session has, or had when its end is noted.

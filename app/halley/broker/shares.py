@@ -30,11 +30,6 @@ from halley.settings import Limits
 _ENOUGH = 2
 
 
-def sharer(session: Session) -> str:
-    """Whose share the events of a session count to; a name that its client only gave itself does not count."""
-    return sharer_of(session.proof.authid, session.account, session.id)
-
-
 class Shares:
     """What the latest look at the waiting events has found, and what the next one needs to know.
 
@@ -64,7 +59,7 @@ class Shares:
 
     def begin(self, session: Session) -> str:
         """Note and return the account of a client that begins a session."""
-        account = sharer(session)
+        account = session.sharer
         if session.role != SERVER:
             self._note(account)
         return account

@@ -28,7 +28,6 @@ from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
-from halley.broker.shares import sharer
 
 LOOK_S: Final = 1.0
 """From the beginning of a look to the next; one begins at once when the bound is reached, where all may be refused."""
@@ -81,7 +80,7 @@ class Sharing:
         for session in [*broker.sessions.values(), *shares.departed]:
             if session.role == SERVER:  # the program's own
                 continue
-            account = sharer(session)
+            account = session.sharer
             seen.add(account)
             nbytes = session.most_waiting_bytes()
             if nbytes:

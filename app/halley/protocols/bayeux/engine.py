@@ -343,8 +343,7 @@ class BayeuxEngine:
         self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, now: float
     ) -> dict[str, Any]:
         """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
-        address = "" if request.context is None else request.context.address
-        if not errors.takes_token(fault.error) or self.broker.rates.admit_refusal(session, address, now):
+        if not errors.takes_token(fault.error) or self.broker.rates.admit_refusal(session, request.address, now):
             return self.replies.refusal(session, fields, fault)
         fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
         return self.replies.refusal(session, fields, fault, is_reported=False)
