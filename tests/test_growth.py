@@ -14,6 +14,7 @@ import re
 import sys
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from support.remembered import PEERS_CACHES
 import halley
 from halley import is_compiled
 from halley.broker.errors import InvalidName
+from halley.host.repeated import Repeated
 from halley.settings import Settings
 
 FOLDER = Path(halley.__file__).parent
@@ -270,34 +272,46 @@ def test_every_cache_is_in_the_list():
 
 @pytest.mark.parametrize("name", PEERS_CACHES)
 def test_a_cache_is_as_large_as_the_list_says_at_most(name):
-    """Filled with the largest entries that it takes, it has as many and no more bytes; what is larger is left out."""
+    """Filled with the largest entries that it takes, and with small ones, it has no more bytes than that."""
     [row] = [line for line in lines_of(1) if line.startswith(f"{name} ")]
-    most, nbytes, megabytes = re.fullmatch(r"\S+ \S+ +([0-9,]+) of ([0-9,]+) bytes, ([0-9.]+) MB", row).groups()
-    table, look_up, key_of = PEERS_CACHES[name]()
-    assert (f"{table.most:,}", f"{table.nbytes:,}") == (most, nbytes)
-    chars = largest(table, look_up, key_of)
-    for number in range(table.most + 100):
-        look_up(key_of(chars, number))
-    assert len(table) == table.most
-    taken = sys.getsizeof(table) + bytes_of([*table, *table.values()], set())
+    most_bytes, entry_bytes = re.fullmatch(r"\S+ \S+ +([0-9,]+) bytes, ([0-9,]+) of an entry", row).groups()
+    filling = PEERS_CACHES[name]()
+    table, look_up, key_of, others = filling
+    assert (f"{table.most_bytes:,}", f"{table.entry_bytes:,}") == (most_bytes, entry_bytes)
+    assert table.most_bytes <= 4_000_000
+    for chars in (largest(filling), 0):
+        table.clear()
+        for number in count():
+            before = len(table)
+            look_up(key_of(chars, number))
+            if len(table) <= before:
+                break
+        for more in range(number, number + 300):
+            look_up(key_of(chars, more))
+        taken = sum(map(sys.getsizeof, (table, *others))) + bytes_of([*table, *table.values()], set())
+        assert table.most_bytes / 3 < taken <= table.most_bytes
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS_CACHES if PEERS_CACHES[name]().table.entry_bytes < 4_000])
+def test_a_cache_takes_nothing_larger(name):
+    """It is worked out each time."""
+    table, look_up, key_of, _ = PEERS_CACHES[name]()
     table.clear()
-    assert taken <= float(megabytes) * 1_000_000 <= 4_000_000
-    assert taken > float(megabytes) * 500_000
     with suppress(InvalidName):
         look_up(key_of(20_000, 0))
     assert not table
 
 
-def largest(table, look_up, key_of):
-    """Return how many wide characters an entry may have that is remembered."""
-    table.clear()
-    least, beyond = 0, 4_000
+def largest(filling):
+    """Return how many wide characters an entry may have that is remembered, 1,000 at most."""
+    table, look_up, key_of, _ = filling
+    least, beyond = 0, 1_000
     while beyond - least > 1:
+        table.clear()
         chars = (least + beyond) // 2
         with suppress(InvalidName):
-            look_up(key_of(chars, table.most))
+            look_up(key_of(chars, 99_999))
         least, beyond = (chars, beyond) if table else (least, chars)
-        table.clear()
     assert least > 0
     return least
 
@@ -308,6 +322,8 @@ def bytes_of(what, seen):
         return 0
     seen.add(id(what))
     parts = what if isinstance(what, (tuple, list, frozenset)) else ()
+    if isinstance(what, Repeated):
+        parts = [getattr(what, slot) for slot in Repeated.__slots__]
     return sys.getsizeof(what) + sum(bytes_of(part, seen) for part in parts)
 
 

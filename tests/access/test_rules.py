@@ -253,7 +253,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
 def test_decisions_are_remembered_within_bounds():
     """The cache of decisions is bounded, since clients can invent topics, and its decisions stay correct."""
     access = rules("/a/**")
-    access._decisions.most = 10
+    access._decisions.most_bytes = 4_000
     for number in range(100):
         assert may(access, "publish", f"/a/{number}") is True
         assert may(access, "publish", f"/b/{number}") is False
@@ -408,7 +408,7 @@ def test_decisions_by_name_are_kept_apart_only_where_a_name_matters():
         assert access.may(None, "publish", "chat/lobby", user(f"u{number}"))
     assert len(access._decisions) == 1
     access._decisions.clear()
-    access._decisions.most = 10
+    access._decisions.most_bytes = 4_000
     for number in range(100):
         assert access.may(None, "publish", f"user/u{number}/x", user(f"u{number}"))
         assert not access.may(None, "publish", f"user/u{number}/x", user("eve"))

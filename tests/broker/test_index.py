@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
@@ -96,13 +98,29 @@ def test_subscribers_hear_in_the_order_of_their_subscribing():
 @pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.PREFIX])
 def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
     """The cache of topics is bounded, and results stay correct when it is emptied."""
-    monkeypatch.setattr(index_module, "_CACHED_TOPICS", 10)
+    monkeypatch.setattr(index_module, "_CACHED_BYTES", 2_000)
     index = TopicIndex()
     who = session()
     index.add(Pattern(match, ""), who)
     for number in range(100):
         assert index.subscribers(f"made/up/{number}") == (who,)
-        assert len(index.cache) <= 10
+        assert len(index.cache) <= 11
+
+
+def test_lists_of_many_subscribers_do_not_grow_the_index_without_end():
+    """Where several subscriptions match, each topic has its own list of the subscribers."""
+    index = TopicIndex()
+    for number in range(10_000):
+        index.add(Pattern(Match.DESCENDANTS, ""), session(str(number)))
+    index.add(Pattern(Match.DESCENDANTS, "a"), session("one more"))
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            assert len(index.subscribers(f"a/{number}")) == 10_001
+        assert tracemalloc.get_traced_memory()[0] < 21_000_000
+    finally:
+        tracemalloc.stop()
+    assert index.subscribers("b") == index.subscribers("c")
 
 
 def test_a_hundred_thousand_topics_stay_cached():

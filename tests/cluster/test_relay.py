@@ -17,7 +17,20 @@ import pytest_asyncio
 from clients.kinds import KINDS, require
 from clients.node import NodeClient
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.relayed import HITS, NAMES, POLL, SHARE, WAITING, held, listening, metric, running, session, until_metric
+from support.relayed import (
+    HITS,
+    NAMES,
+    POLL,
+    SHARE,
+    WAITING,
+    held,
+    listening,
+    metric,
+    running,
+    session,
+    until_held,
+    until_metric,
+)
 from support.wamp import REALM
 from support.wire import DEADLINE_S, Wire, post, request
 
@@ -175,7 +188,9 @@ async def test_foreign_clients_behind_the_proxy(cluster, kind):
         for client in clients:
             await client.hears(*((f"/chat/{kind}", number) for number in range(5)))
             assert len(client.replies("/meta/handshake")) == 1
-            assert (await client.disconnect()).successful
+        for waiting in (2, 1):
+            await until_held(cluster, waiting)
+            assert (await clients[waiting - 1].disconnect()).successful
     finally:
         for client in clients:
             await client.close()

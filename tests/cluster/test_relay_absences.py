@@ -18,7 +18,7 @@ from clients.kinds import KINDS, require
 from clients.node import NodeClient
 from support.messages import connect, publish
 from support.nats import node
-from support.relayed import POLL, SHARE, WAITING, held, listening, metric, running, session, until_metric
+from support.relayed import POLL, SHARE, WAITING, held, listening, metric, running, session, until_held, until_metric
 from support.round_robin import round_robin
 from support.wire import DEADLINE_S, post
 
@@ -68,8 +68,10 @@ async def test_foreign_clients_go_on_with_their_sessions_when_the_node_of_these_
         assert (await wire.post(publish("/chat/foreign", 5))).messages[0]["successful"]
         for client in clients:
             await client.hears(*(("/chat/foreign", number) for number in range(6)))
-            assert (await client.disconnect()).successful
             assert len(client.replies("/meta/handshake")) == 1
+        for waiting in (2, 1):
+            await until_held(cluster, waiting)
+            assert (await clients[waiting - 1].disconnect()).successful
 
 
 async def test_a_node_that_cannot_be_reached_is_not_taken_for_a_dead_one(cluster):

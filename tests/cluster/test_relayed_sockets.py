@@ -11,7 +11,7 @@ from clients.kinds import KINDS, require
 from clients.node import NodeClient
 from support.bayeux_sockets import BayeuxWire, socket_connect
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.relayed import HITS, POLL, SHARE, WAITING, metric, running, session, until_metric
+from support.relayed import HITS, POLL, SHARE, WAITING, metric, running, session, until_held, until_metric
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, Wire
 
@@ -194,6 +194,7 @@ async def test_cometd_js_goes_on_at_another_node(cluster, kind):
             await client.hears(*((f"/chat/{kind}", number) for number in range(6)))
             assert len(client.replies("/meta/handshake")) == 1
             assert client.transport == "websocket"
+            await until_held(cluster, 1)
             assert (await client.disconnect()).successful
         finally:
             await client.close()

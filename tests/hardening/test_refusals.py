@@ -304,7 +304,7 @@ def test_channels_of_the_refused_are_not_kept(kind):
     rights = AccessRules([])
     house = House(rights=rights)
     for table in (rights._decisions, results_of(house.engine.sessions.to_topic)):
-        table.most = 100
+        table.most_bytes = 80_000
     peer = house.join()
 
     def refuse(number):

@@ -99,7 +99,7 @@ def test_the_fields_can_be_seen():
 def test_the_heads_of_proxies_are_bounded():
     """Clients choose them; the oldest goes, and a proxy's are not another's."""
     known = remembered(HEAD % 2 + b"{}", 4), ("192.0.2.1", "http"), ()
-    heads = ProxiedHeads(2)
+    heads = ProxiedHeads(4_000)
     requests = [HEAD.replace(b"b=c", b"b=%d" % number) % 2 + b"{}" for number in range(3)]
     for request in requests:
         heads.remember("192.0.2.9", request, known)

@@ -210,7 +210,7 @@ def matches(bound: int) -> Growing:
     broker = Broker(Limits())
     hearer = join(broker, "s", deadline=2 * LONG_S)
     index = broker.index
-    bounds = mock.patch.multiple("halley.broker.subscriptions", _CACHED_TOPICS=bound, DROPPED_AT_ONCE=256)
+    bounds = mock.patch.multiple("halley.broker.subscriptions", _CACHED_BYTES=175 * bound, DROPPED_AT_ONCE=256)
 
     def add(number: int) -> None:
         with bounds:
@@ -266,7 +266,7 @@ def results_of(function: Callable[[Any], Any]) -> Results[Any, Any]:
 def decisions(bound: int) -> Growing:
     """Remembered decisions of the access rules."""
     rules = AccessRules([Rule("*", "*", Pattern(Match.DESCENDANTS, ""), allow=True)])
-    rules._decisions.most = bound
+    rules._decisions.most_bytes = 434 * bound
 
     def add(number: int) -> None:
         results_of(shape_of).clear()  # so that the rule's own is worked out each time, and not once in thousands
@@ -279,7 +279,7 @@ def recorded(bound: int) -> Growing:
     """Topics of which the history's rules have decided."""
     rules = Rules()
     table = results_of(rules.of)
-    table.most = bound
+    table.most_bytes = 252 * bound
     return Growing(lambda number: rules.of(str(number)), lambda: len(table))
 
 
@@ -323,12 +323,12 @@ def wamp(**options: Any) -> WampWorld:
 
 def ids(bound: int) -> Growing:
     """The ids of subscriptions."""
-    router = wamp().router
+    with mock.patch("halley.protocols.wamp.state._IDS_BYTES", 606 * bound):
+        router = wamp().router
     realm = next(iter(router.realms.values()))
 
     def add(number: int) -> None:
-        with mock.patch("halley.protocols.wamp.state._REMEMBERED", bound):
-            router.subscription_id(realm, Pattern(Match.EXACT, str(number)))
+        router.subscription_id(realm, Pattern(Match.EXACT, str(number)))
 
     return Growing(add, lambda: len(router._subscription_ids._ids))
 

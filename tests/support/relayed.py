@@ -88,6 +88,18 @@ async def held(server: Server, client_id: str, **headers: str) -> Wire:
     return wire
 
 
+async def until_held(cluster: SimpleNamespace, count: int) -> None:
+    """Wait until the nodes hold `count` connects together.
+
+    A disconnect that overtakes the next poll of its client has that poll refused as one of an unknown session (402).
+    Where this comes before the reply to the disconnect, which takes another connection, cometd.js and Faye give up
+    waiting for the reply. So clients whose disconnect a test looks at are asked for it when their polls are held.
+    """
+    async with asyncio.timeout(DEADLINE_S):
+        while sum([await metric(node, "halley_holds") for node in cluster.nodes]) != count:
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def listening(nats: NatsServers) -> AsyncIterator[tuple[NatsClient, dict[str, Any]]]:
     """Yield a connection to NATS, and what the nodes send each other, by their names, as soon as all have."""

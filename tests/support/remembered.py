@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern, component, shape_of
+from halley.broker.outbox import Outbox
 from halley.broker.policy import Proof
 from halley.broker.remembered import Remembered
 from halley.cluster import bounds as cluster_bounds
@@ -16,19 +19,23 @@ from halley.embed.local_session import LocalSession
 from halley.history import query
 from halley.history.rules import Rules
 from halley.host import relay
+from halley.host.repeated import ProxiedHeads, Repeated
 from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import revocation_frame
 from halley.protocols.bayeux.names import Bounds, patterns, to_channel, topics
+from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.wamp.names import to_uri
+from halley.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
 from halley.settings import Lazy, Limits, Settings
 from halley.transports.addresses import Proxies, accounts
 from halley.transports.bodies import charset_of
+from halley.transports.endpoint import PostHead
 from halley.transports.guard import Guard
 from support.bayeux import House
 from support.wamp_peers import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 WIDEST = "\U0001f600"
 """A character of four bytes, in Python's texts and in UTF-8."""
@@ -40,11 +47,15 @@ BOUNDS = Bounds(Limits().topic_chars, Limits().topic_segments)
 
 
 class Filling(NamedTuple):
-    """A table, how its entries come into it, and the key for an entry with so many wide characters and a number."""
+    """A table, how its entries come into it, and the key for an entry with so many wide characters and a number.
+
+    `others` are further tables with the same entries.
+    """
 
     table: Remembered[Any, Any]
     look_up: Callable[[Any], object]
     key_of: Callable[[int, int], Any]
+    others: Sequence[object] = ()
 
 
 def results(function: Callable[[Any], Any], key_of: Callable[[int, int], Any]) -> Filling:
@@ -92,6 +103,33 @@ def laziness() -> Filling:
     return results(lazy._rule_s, topic_of)
 
 
+def ids() -> Filling:
+    """Those of WAMP's subscriptions."""
+    numbers = count(1, RESERVED_AT_ONCE)
+    ids = SubscriptionIds(lambda: next(numbers))
+    return Filling(ids._patterns, ids.of, pattern_of, [ids._ids])
+
+
+def proxied() -> Filling:
+    """Those of clients behind a proxy, with cookies and tokens."""
+    heads = ProxiedHeads()
+
+    def look_up(head: bytes) -> None:
+        token = head.split(b"token: ")[1].partition(b"\r")[0].decode()
+        post = PostHead(b"application/json; charset=utf-8", (token[:40],), token)
+        repeated = Repeated.of(head, head.count(b"\n") - 2, 10_000, post)
+        if repeated is not None:
+            session = BayeuxSession("0" * 40, House().engine.sessions, Outbox(1, 1), Settings().bayeux)
+            body = b'[{"channel": "/meta/connect", "clientId": "%s", "connectionType": "x", "id": "1"}]' % (b"0" * 40)
+            repeated.remember_connect(body, json.loads(body), session)
+            heads.remember("192.0.2.1", head, (repeated, (token[:20], "https"), ((b"x" * 27, token[:40].encode()),)))
+
+    def head_of(chars: int, number: int) -> bytes:
+        return b"POST / HTTP/1.1\r\ntoken: %b\r\nContent-Length: 2\r\n\r\n" % (b"x" * chars + b"%d" % number)
+
+    return Filling(heads.known, look_up, head_of)
+
+
 def guard() -> Guard:
     """Return the guard of a server that others reach by some name."""
     return Guard(Settings(host="0.0.0.0", hosts=("example.com",)))
@@ -112,6 +150,7 @@ PEERS_CACHES: dict[str, Callable[[], Filling]] = {
     "history _audience_of": lambda: results(
         query._audience_of, lambda chars, number: f'[["{name_of(chars, number)}"],null,[],[]]'
     ),
+    "host ProxiedHeads.known": proxied,
     "host _usual_head": lambda: results(
         relay._usual_head,
         lambda chars, number: b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b\r\n" % (number, b"x: y\r\n" * chars),
@@ -126,6 +165,7 @@ PEERS_CACHES: dict[str, Callable[[], Filling]] = {
         charset_of, lambda chars, number: b"text/plain; x=%b%d" % (b"x" * chars, number)
     ),
     "wamp Realm.topic": lambda: results(World().router.realms["realm1"].topic, name_of),
+    "wamp SubscriptionIds._patterns": ids,
     "wamp to_uri": lambda: results(to_uri, topic_of),
 }
 """By the table's name: how it is filled."""

@@ -221,7 +221,7 @@ class Shape(NamedTuple):
         return next((at for at, part in enumerate(self.parts) if part.is_open), len(self.parts))
 
 
-@remembered(2_000, 1_500)
+@remembered(entry_bytes=2_000)
 def shape_of(pattern: Pattern) -> Shape:
     """The conditions of a pattern on the segments of a topic, in their order."""
     match, topic = pattern

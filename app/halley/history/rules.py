@@ -91,7 +91,7 @@ class Rules:
         self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
         if self.recording:
             self.recording.append(self._elsewhere)
-        self.of = remembered(8_000, 304)(self._decide)
+        self.of = remembered()(self._decide)
         """Returns the rule that decides for a topic."""
 
     def durability_of(self, topic: str) -> Durability:

@@ -34,7 +34,7 @@ from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.responses import begin, head_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
-from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.session import Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, shutting_down
@@ -170,7 +170,7 @@ class BayeuxConnection(Connection):
         repeated = self._repeated
         if repeated is None:
             return False
-        if repeated.session is not None and self._connect_again(repeated.session, repeated, data):
+        if repeated.session_id and self._connect_again(repeated, data):
             return True
         body = repeated.body_of(data)
         if body is None or len(body) > self.shared.limits.body_bytes:
@@ -182,7 +182,7 @@ class BayeuxConnection(Connection):
     def _head_of(self, data: bytes) -> Head:
         return head_of(data, self._source)
 
-    def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
+    def _connect_again(self, repeated: Repeated, data: bytes) -> bool:
         """Pass a connect to the engine that differs from the one before only in its id; False if it is another."""
         message_id = repeated.connect_id(data)
         if message_id is None:
@@ -190,7 +190,7 @@ class BayeuxConnection(Connection):
         self._is_answering = True
         try:
             outcome = self._bayeux.engine.sessions.connect_again(
-                session, repeated.cookies, message_id, self, monotonic()
+                repeated.session_id, repeated.cookies, message_id, self, monotonic()
             )
             if outcome is None:
                 self._is_answering = False

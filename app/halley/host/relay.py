@@ -458,7 +458,7 @@ def _whole(data: bytes) -> Answer | None:
     return Answer(status, headers, data[head_bytes:], data)
 
 
-@remembered(1_000, 3_500)
+@remembered(entry_bytes=3_500)
 def _usual_head(head: bytes) -> tuple[int, int, list[Header]] | None:
     """The status, the length of the body and the headers of a response; None if its form is not the usual one."""
     status = _STATUS.match(head)

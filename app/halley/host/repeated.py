@@ -8,18 +8,19 @@ own digits say. A connect that differs from the remembered one only in its id ne
 still looks at each request, since sessions, rights, tokens and draining can change between two requests.
 
 An idle connection keeps what it remembers, and there is no bound on connections: so what a client pads is not
-remembered, but parsed again. The connections of proxies share what they remember.
+remembered, but parsed again; and a session is remembered by its id, so that it is not kept when it has ended. The
+connections of proxies share what they remember.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import httptools
 
+from halley.broker.remembered import Remembered, bytes_of
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.transports.endpoint import PostHead
 from halley.transports.head import Head, Header, fields_of
@@ -27,8 +28,14 @@ from halley.transports.head import Head, Header, fields_of
 REMEMBERED_BYTES = 1_536
 """The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""
 
-REMEMBERED_HEADS = 4_096
-"""The most heads of clients behind proxies that are remembered, each with about a kilobyte; more of them are parsed."""
+_CONNECT_BYTES = 256
+"""The most that is remembered of a connect: usual ones have 150."""
+
+PROXIED_BYTES = 4_000_000
+"""The most that is remembered of clients behind proxies: some 2,000 of them, each with about a kilobyte of headers."""
+
+_OBJECTS_BYTES = 600
+"""Of the objects of a remembered request, apart from the texts that a client chooses."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -39,11 +46,11 @@ _CONNECT = {"channel", "clientId", "connectionType", "id"}
 class Repeated:
     """A POST that was parsed.
 
-    `post` is what the endpoint made of its head. `session` is that of a connect that was remembered, else None, and
+    `post` is what the endpoint made of its head. `session_id` is that of a connect that was remembered, else empty, and
     `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_nbytes", "_start", "cookies", "post", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_nbytes", "_start", "cookies", "post", "session_id")
 
     def __init__(self, head: bytes, digits: tuple[int, int], post: PostHead) -> None:
         self._start = head  # with a remembered connect, also its body before the id
@@ -53,7 +60,7 @@ class Repeated:
         self._end = b""  # of a remembered connect, the body behind the id
         self._id_end = 0  # of a remembered connect, where its id ends
         self.post = post
-        self.session: BayeuxSession | None = None
+        self.session_id = ""
         self.cookies = post.cookies
 
     @classmethod
@@ -78,7 +85,7 @@ class Repeated:
 
         Nothing is remembered if it has other messages or fields than nearly all such requests have, or more bytes.
         """
-        if self._head_bytes + len(body) > REMEMBERED_BYTES:
+        if len(body) > _CONNECT_BYTES or self._head_bytes + len(body) > REMEMBERED_BYTES:
             return
         found = _ID.search(body)
         if (
@@ -97,7 +104,7 @@ class Repeated:
         self._head_bytes = begin + len(digits) + len(rest)
         self._nbytes = self._head_bytes + len(body)
         self._id_end = self._head_bytes + found.end(1)
-        self.session = session
+        self.session_id = session.id
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
 
@@ -107,7 +114,7 @@ class Repeated:
 
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of a request that is all of `data`, if it has the remembered head; else None."""
-        head = self._start if self.session is None else self._start[: self._head_bytes]
+        head = self._start if not self.session_id else self._start[: self._head_bytes]
         if len(data) != self._nbytes:
             begin, end = self._digits
             found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
@@ -139,19 +146,23 @@ class ProxiedHeads:
     So what one connection remembers of the request before would seldom be of the same client.
     """
 
-    def __init__(self, most: int = REMEMBERED_HEADS) -> None:
-        self._known: OrderedDict[tuple[str, bytes, bytes], Known] = OrderedDict()
-        self._most = most
+    def __init__(self, most_bytes: int = PROXIED_BYTES) -> None:
+        self.known: Remembered[tuple[str, bytes, bytes], Known] = Remembered(most_bytes, most_bytes, _entry_bytes)
 
     def remember(self, proxy: str, request: bytes, known: Known) -> None:
         """Remember the head of a request that came from this address."""
-        self._known[_key_of(proxy, request)] = known
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+        self.known.remember(_key_of(proxy, request), known)
 
     def recall(self, proxy: str, request: bytes) -> Known | None:
         """Return what may be known of a request that comes from this address; `Repeated` decides whether it is."""
-        return self._known.get(_key_of(proxy, request))
+        return self.known.get(_key_of(proxy, request))
+
+
+def _entry_bytes(key: tuple[str, bytes, bytes], known: Known) -> int:
+    """The most bytes of an entry, also when a connect is remembered with its head, which is in the key as well."""
+    repeated, source, cors = known
+    texts = 2 * bytes_of(key) + bytes_of(repeated.post) + bytes_of(source) + bytes_of(cors)
+    return texts + _CONNECT_BYTES + _OBJECTS_BYTES
 
 
 def _key_of(proxy: str, request: bytes) -> tuple[str, bytes, bytes]:

@@ -35,7 +35,7 @@ class Proxies:
 
     def __init__(self, listed: Iterable[str]) -> None:
         self._networks = tuple(map(ipaddress.ip_network, listed))
-        self._knows = remembered(256)(self._is_listed)
+        self._knows = remembered(300_000)(self._is_listed)
 
     def __contains__(self, address: str) -> bool:
         """Whether an address is that of a listed proxy."""

@@ -157,7 +157,7 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     return batch
 
 
-@remembered(64)
+@remembered(100_000)
 def charset_of(content_type: bytes) -> str:
     """The charset of a body, by its Content-Type, as Python names it. Raises `Rejection` (415)."""
     match = _CHARSET.search(content_type)

@@ -62,9 +62,9 @@ class Guard:
         self._length_digits = len(str(self.body_bytes))  # what has fewer is within the limit
         self._query_bytes = settings.limits.query_bytes
         self._serves_hidden_pages = settings.bayeux.callback_polling_without_referer
-        self.serves = remembered(256)(self._is_our_host)
+        self.serves = remembered(300_000)(self._is_our_host)
         """Whether a Host header names this server."""
-        self._cors_of = remembered(256)(self._judge_origin)
+        self._cors_of = remembered(300_000)(self._judge_origin)
         self._preflight = (*_PREFLIGHT, (b"access-control-max-age", b"%d" % settings.cors.max_age_s))
 
     @property

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import pytest
 
 
+ID_BYTES = 650
+"""Of an id of a short pattern in the table."""
+
+
 def pattern(number: int) -> Pattern:
     """The pattern with this number."""
     return Pattern(Match.EXACT, f"a{number}")
@@ -57,7 +61,7 @@ def test_never_twice(runs: list[list[int]]) -> None:
 
 def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of ids is bounded: the id that was used longest ago is deleted."""
-    monkeypatch.setattr(state, "_REMEMBERED", 3)
+    monkeypatch.setattr(state, "_IDS_BYTES", 3 * ID_BYTES)
     ids = SubscriptionIds(Shop())
     for at in (0, 1, 2, 0, 3):
         ids.of(pattern(at))
@@ -67,7 +71,7 @@ def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """W17: a pattern with a subscriber keeps its id, however many other ids are used."""
-    monkeypatch.setattr(state, "_REMEMBERED", 2)
+    monkeypatch.setattr(state, "_IDS_BYTES", 2 * ID_BYTES)
     world = World()
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -83,7 +87,7 @@ def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_another_s_subscription_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """W47: a subscription that has subscribers is found by its id, by any session."""
-    monkeypatch.setattr(state, "_REMEMBERED", 2)
+    monkeypatch.setattr(state, "_IDS_BYTES", 2 * ID_BYTES)
     world = World()
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a")

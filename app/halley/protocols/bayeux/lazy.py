@@ -30,7 +30,7 @@ class Laziness:
         )
         self._usual_s = usual_s
         self.is_used = bool(self._rules)  # or an event was lazy by itself; else there is nothing to look at
-        self._rule_s = remembered(8_000, 304)(self._find)
+        self._rule_s = remembered()(self._find)
 
     def mark(self, event: Event) -> None:
         """Make an event lazy that is to be delivered."""

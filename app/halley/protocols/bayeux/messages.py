@@ -238,7 +238,7 @@ def _with_position(event: Event) -> bytes:
     return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
 
 
-@remembered(100)  # a rule usually takes the same few subscriptions from very many sessions
+@remembered(100_000)  # a rule usually takes the same few subscriptions from very many sessions
 def revocation_frame(name: str) -> bytes:
     """The message by which a client learns that its subscription to `name` was taken away."""
     return encode({"channel": "/meta/unsubscribe", "subscription": name, "successful": True, "ext": {"revoked": True}})

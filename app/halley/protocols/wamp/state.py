@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +17,7 @@ from halley.broker.limits import Meters
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER, Rights
 from halley.broker.ports import Page, Query, Reader
+from halley.broker.remembered import Remembered, bytes_of
 from halley.protocols.contract import ProgramDecisions, WaitFor
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.events import to_payload
@@ -36,7 +37,12 @@ SESSION = "wamp.session"
 ON_JOIN, ON_LEAVE = "wamp.session.on_join", "wamp.session.on_leave"
 
 RESERVED_AT_ONCE = 1_000
-_REMEMBERED = 100_000
+
+_IDS_BYTES = 4_000_000
+"""Of all patterns with their ids: some 6,000 usual ones. Clients choose the patterns."""
+
+_ID_BYTES = 300
+"""Of an id, and of a pattern's place in the table of ids."""
 
 Denied = Callable[[WampSession | None, str, str], None]
 """A listener for refused requests and sessions, called with the session (or None), what it was, and the error's URI."""
@@ -83,7 +89,7 @@ class SubscriptionIds:
         self._reserve = reserve
         self._next = 0
         self._end = 0
-        self._patterns: OrderedDict[int, Pattern] = OrderedDict()  # the one used longest ago first
+        self._patterns = Remembered[int, Pattern](_IDS_BYTES, _IDS_BYTES, _bytes_of_id)  # used longest ago first
         self._ids: dict[Pattern, int] = {}
 
     def of(self, pattern: Pattern) -> int:
@@ -91,12 +97,12 @@ class SubscriptionIds:
         number = self._ids.get(pattern)
         if number is None:
             number = self._new(pattern)
-            self._ids[pattern] = number
-        self._patterns[number] = pattern
-        self._patterns.move_to_end(number)
-        if len(self._patterns) > _REMEMBERED:  # clients choose the patterns, so their number must be bounded
-            _, oldest = self._patterns.popitem(last=False)
-            del self._ids[oldest]
+            for _, oldest in self._patterns.remember(number, pattern):
+                del self._ids[oldest]
+            if number in self._patterns:  # else it is larger than all of the table
+                self._ids[pattern] = number
+        else:
+            self._patterns.move_to_end(number)
         return number
 
     def _new(self, pattern: Pattern) -> int:  # noqa: ARG002 - see `CommonIds`
@@ -109,6 +115,10 @@ class SubscriptionIds:
     def pattern(self, number: int) -> Pattern | None:
         """Return the pattern of an id; None for an unknown id and for one that was forgotten for newer ones."""
         return self._patterns.get(number)
+
+
+def _bytes_of_id(_number: int, pattern: Pattern) -> int:
+    return bytes_of(pattern) + _ID_BYTES
 
 
 class CommonIds(SubscriptionIds):
