@@ -5,6 +5,8 @@ All other tests run over both: `TESTS_COMPILED=1` tells them that the installati
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import os
 import pickle
 import re
@@ -14,11 +16,13 @@ import tomllib
 import traceback
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from support.broker import Owner
 from support.messages import HANDSHAKE
+from support.nt4_peers import World
 from support.server import serving
 
 import halley
@@ -29,7 +33,10 @@ from halley.broker.names import Match, Pattern
 from halley.broker.sessions import Session
 from halley.embed import Extension, Halley, Policy, Refused
 from halley.protocols.contract import WireProtocol
+from halley.protocols.nt4.errors import Undecodable
+from halley.protocols.nt4.messages import Ignored
 from halley.settings import Limits
+from halley.transports.bodies import while_connected
 
 TOP = Path(__file__).parents[1]
 HOOK = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"][
@@ -60,6 +67,50 @@ def test_what_is_named_is_there():
     assert (TOP / HOOK["path"]).is_file()
     assert all(any((TOP / "app").glob(pattern)) for pattern in HOOK["modules"])
     assert all((TOP / "app" / path).is_file() for path in HOOK["pure"])
+
+
+def test_nothing_waits_while_it_handles_an_exception():
+    """No compiled `except` or `finally` has a `yield` or an `await`.
+
+    What mypyc compiles keeps the exception that it handles where all tasks of a thread have theirs. Where one waits
+    there, others see that exception as their own, and a `raise` behind the wait may raise another task's.
+    """
+    found = []
+    for module in MODULES:
+        path = TOP / "app" / f"{module.replace('.', '/')}.py"
+        for tried in ast.walk(ast.parse(path.read_text())):
+            if isinstance(tried, ast.Try):
+                handling = [*chain.from_iterable(each.body for each in tried.handlers), *tried.finalbody]
+                waits = [ast.walk(each) for each in handling]
+                found += [
+                    f"{path.relative_to(TOP)}:{each.lineno}"
+                    for each in chain.from_iterable(waits)
+                    if isinstance(each, (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith))
+                ]
+    assert found == []
+
+
+async def test_every_request_has_its_own_error():
+    """Of several that fail at the same time, each raises what its own work has raised."""
+
+    async def fail(number):
+        raise ValueError(number)
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    failed = await asyncio.gather(*(while_connected(receive, fail(at)) for at in range(5)), return_exceptions=True)
+    assert [each.args for each in failed] == [(at,) for at in range(5)]
+
+
+def test_a_reader_of_networktables_leaves_no_exception_behind():
+    """A binary message with a mistake yields that as its last message, and nobody else handles it then."""
+    engine = World().peer().engine
+    [*_, last] = [(message, sys.exc_info()) for message in engine.split(b"\x91", 0.0, is_binary=True)]
+    assert isinstance(last[0], Undecodable)
+    assert last[1] == (None, None, None)
+    [ignored] = [(message, sys.exc_info()) for message in engine.split(b"[", 0.0, is_binary=False)]
+    assert ignored == (Ignored("not_json"), (None, None, None))
 
 
 def test_a_traceback_has_files_lines_and_functions():

@@ -185,11 +185,14 @@ class ClusterLog:
             self._refuse_unsent(now, Healing())
 
     async def _get_missed(self) -> None:
+        failure = None
         try:
             await self.missed.get(self.reader.needed)
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
+        if failure is not None:
             await asyncio.sleep(_RETRY_S)  # the next look begins again
-            raise
+            raise failure
         self.states.note(self.applied)
         self.reader.go_on()
         self.availability.healing_since = None

@@ -94,16 +94,21 @@ async def disconnected(receive: Receive) -> None:
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work`, and cancel it if the peer closes the connection meanwhile. Raises `Disconnected` then."""
     working, departure = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    cancellation = None
     try:
         await asyncio.wait((working, departure), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            departure.result()  # what is wrong with a body that the request should not have
-            raise Disconnected
-        return working.result()
-    finally:
-        working.cancel()
-        departure.cancel()
-        await asyncio.gather(working, departure, return_exceptions=True)
+    except asyncio.CancelledError as error:
+        cancellation = error
+    is_done = working.done()
+    working.cancel()
+    departure.cancel()
+    await asyncio.gather(working, departure, return_exceptions=True)
+    if cancellation is not None:
+        raise cancellation
+    if not is_done:
+        departure.result()  # what is wrong with a body that the request should not have
+        raise Disconnected
+    return working.result()
 
 
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:

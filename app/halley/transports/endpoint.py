@@ -90,14 +90,17 @@ class BayeuxEndpoint(Endpoint):
             await self._long_poll(head, connection)
             return
         callback_polling.check(head, self._settings.bayeux)
+        rejection = None
         try:
             self.guard.check_script(head, scope["headers"])
-        except Rejection as rejection:  # a script says so: no page can read the response
-            self.note(rejection, head)
-            body = callback_polling.render_refusal(rejection.text)
-            await respond(send, rejection.status, [*callback_polling.HEADERS], body)
-        else:
+        except Rejection as error:
+            rejection = error
+        if rejection is None:
             await self._callback_poll(head, connection)
+            return
+        self.note(rejection, head)
+        body = callback_polling.render_refusal(rejection.text)  # a script says so: no page can read the response
+        await respond(send, rejection.status, [*callback_polling.HEADERS], body)
 
     async def _long_poll(self, head: Head, connection: AsgiConnection) -> None:
         body = await read_body(connection.receive, self._limits)
@@ -112,11 +115,11 @@ class BayeuxEndpoint(Endpoint):
         try:
             return await connection.reply_to(request)
         except Misdirected as misdirected:
-            relay, node = self.relay, misdirected.node
-            assert relay is not None
-            scope, receive, send = connection.scope, connection.receive, connection.send
-            if await is_relayed(relay, node, body, scope, receive, send, is_poll=request.is_poll):
-                return None
+            node = misdirected.node
+        assert self.relay is not None
+        scope, receive, send = connection.scope, connection.receive, connection.send
+        if await is_relayed(self.relay, node, body, scope, receive, send, is_poll=request.is_poll):
+            return None
         return await connection.reply_to(request, is_here=True)
 
     async def _callback_poll(self, head: Head, connection: AsgiConnection) -> None:

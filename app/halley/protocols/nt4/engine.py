@@ -103,10 +103,13 @@ class Nt4Engine:
         if not is_binary:
             yield from messages.read(data, options.nodes, self._tables.broker.limits.nesting)
             return
+        mistake = None
         try:
             yield from values.read(data, options.elements)
         except Undecodable as error:
-            yield error
+            mistake = error
+        if mistake is not None:
+            yield mistake
 
     def receive(self, message: Any, now: float) -> None:
         """Process one of the messages that `split` yields (`Engine.receive`), or queue it while a policy decides."""

@@ -106,28 +106,32 @@ def read(text: bytes, max_nodes: int, max_levels: int) -> Iterator[Message]:
 
     A frame with more than `max_nodes` values or `max_levels` levels is ignored as a whole.
     """
-    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * max_nodes:  # checked before the costly parsing
-        yield Ignored("too_many_values")
-        return
-    try:
-        elements, may_be_out_of_range = loads(text)
-        if has_too_many(text, elements, max_levels, max_nodes):
-            yield Ignored("too_many_values")
-            return
-    except NotJson:
-        yield Ignored("not_json")
-        return
-    except NestedTooDeeply:
-        yield Ignored("nested_too_deeply")
-        return
-    if not isinstance(elements, list):
-        yield Ignored("not_an_array")
+    elements, may_be_out_of_range = _parse(text, max_nodes, max_levels)
+    if isinstance(elements, Ignored):
+        yield elements
         return
     for element in elements:
         if may_be_out_of_range and has_out_of_range(element):
             yield Ignored("number_out_of_range")
         else:
             yield _message(element)
+
+
+def _parse(text: bytes, max_nodes: int, max_levels: int) -> tuple[list[Any] | Ignored, bool]:
+    """The elements of a text frame, or why it is ignored, and whether a number may be out of range."""
+    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * max_nodes:  # checked before the costly parsing
+        return Ignored("too_many_values"), False
+    try:
+        elements, may_be_out_of_range = loads(text)
+        if has_too_many(text, elements, max_levels, max_nodes):
+            return Ignored("too_many_values"), False
+    except NotJson:
+        return Ignored("not_json"), False
+    except NestedTooDeeply:
+        return Ignored("nested_too_deeply"), False
+    if not isinstance(elements, list):
+        return Ignored("not_an_array"), False
+    return elements, may_be_out_of_range
 
 
 def _message(element: object) -> Message:
