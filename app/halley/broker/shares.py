@@ -42,7 +42,7 @@ class Shares:
     def __init__(self, limits: Limits, waiting: Waiting, account_of: Callable[[str], str | None]) -> None:
         self.share_bytes = limits.waiting_bytes * limits.waiting_share or inf
         self.half_bytes = limits.waiting_bytes / 2 if limits.waiting_share else inf
-        self.over: frozenset[str] = frozenset()
+        self.over: set[str] = set()
         self.is_one_alone = False
         self.departed: dict[Session, None] = {}
         self.sessions_of: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Shares:
 
     def rest(self) -> None:
         """Forget what was found and noted: there is room for all."""
-        self.over, self.is_one_alone = frozenset(), False
+        self.over, self.is_one_alone = set(), False
         self._seen.clear()
 
     def refusal(self, account: str | None) -> AtCapacity | None:

@@ -88,15 +88,18 @@ class Sharing:
                 most_bytes[account] += nbytes
             yield _SESSION_WORK + len(session.on_their_way())
         over: list[str] = []
+        shares_over: set[str] = set()
         for account, sessions in queues.items():
+            yield 1
             if most_bytes[account] > share_bytes:
                 union = _Union()
                 for session in sessions:
                     yield union.add(session)
                     if union.nbytes > share_bytes:
                         over.append(account)
+                        shares_over.add(account)
                         break
-        shares.over, shares.is_one_alone = frozenset(over), len(seen) == 1
+        shares.over, shares.is_one_alone = shares_over, len(seen) == 1
         if not shares.is_one_alone:
             for account in over:
                 yield from self._relieve(account, queues[account])
@@ -139,7 +142,7 @@ class Sharing:
                 self._end(session)
                 yield WORK_AT_ONCE
         if all(session.closed is not None for session in beyond):
-            shares.over -= {account}
+            shares.over.discard(account)
 
     def _end(self, session: Session) -> None:
         self._broker.hits["waiting_share"] += 1
