@@ -6,14 +6,13 @@ granted, and that goes on.
 
 from __future__ import annotations
 
-import ast
 import tracemalloc
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support import wamp
+from support.asking import ASK_POLICY, ASK_RULES, places
 from support.bayeux import House
 from support.growing import results_of
 from support.messages import publish, subscribe
@@ -21,13 +20,11 @@ from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wamp_peers import World
 from support.wire import post, request
 
-import halley
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern
 from halley.settings import Access, History, Limits, Wamp
 from halley.transports.api.identity import NOT_ALLOWED, TOO_MANY_REFUSED
 
-FOLDER = Path(halley.__file__).parent
 BURST = 2
 RATE = {"exempt": (), "publishes_per_s": 0.001, "publish_burst": BURST}
 RULES = (Access("*", "*", "/open/**"),)
@@ -161,14 +158,15 @@ PLACES = {
     "protocols/nt4/tables.py update_subscriber": "leaves out, and refuses nothing",
     "protocols/wamp/engine.py if_permitted": ["wamp publish", "wamp subscribe"],
     "protocols/wamp/engine.py resume": ["wamp publish", "wamp subscribe"],
-    "protocols/wamp/engine.py wait_for": ["wamp publish", "wamp subscribe"],
     "protocols/wamp/procedures.py call": ["wamp call"],
     "protocols/wamp/publishing.py event_of": ["wamp publish", "wamp testament"],
     "protocols/wamp/state.py _deliver": "chooses who hears of a subscription",
     "protocols/wamp/subscribing.py has_right": ["wamp subscribe", "wamp call with a topic"],
     "protocols/wamp/testaments.py publish": "the session has ended",
+    "transports/api/application.py rights": "names the caller's rights, and refuses nothing",
     "transports/api/history.py page": ["history"],
     "transports/api/history.py _check_policy": ["history"],
+    "transports/api/identity.py may_any": "all who ask it are here",
     "transports/api/identity.py require": "all who ask it are here",
     "transports/api/identity.py require_still": "all who ask it are here",
     "transports/api/log.py head": ["log"],
@@ -180,21 +178,9 @@ PLACES = {
 """Each function that asks for a right: the doors below that lead to it, or why there is none."""
 
 
-def asking():
-    """Return the functions that ask for a right."""
-    found = set()
-    for path in [*(FOLDER / "protocols").rglob("*.py"), *(FOLDER / "transports").rglob("*.py")]:
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                called = [ast.unparse(each.func) for each in ast.walk(function) if isinstance(each, ast.Call)]
-                if {name.rpartition(".")[2] for name in called} & {"may", "require", "permit", "permit_each"}:
-                    found.add(f"{path.relative_to(FOLDER)} {function.name}")
-    return found
-
-
 def test_every_place_that_asks_for_a_right_has_a_door():
     """Whoever asks for a right elsewhere says here how a client comes there, or why nothing is refused."""
-    assert asking() == PLACES.keys()
+    assert places(ASK_RULES | ASK_POLICY) == sorted(PLACES)
     assert {door for doors in PLACES.values() if isinstance(doors, list) for door in doors} <= DOORS.keys()
 
 

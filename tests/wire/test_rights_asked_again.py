@@ -8,21 +8,19 @@ The acts are all those that ask the rules. Which they are is read from the sourc
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from support import nt4, wamp
+from support.asking import ASK_RULES, places
 from support.messages import connect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import request
 
-import halley
 from halley.access.tokens import hash_of, new_token
 from halley.broker.policy import SERVER
 from halley.host.http import Connection
@@ -284,41 +282,10 @@ PLACES = {
 }
 """All places that ask the rules, with the acts that are tried here, or why none is."""
 
-_ASKS = {"may", "may_any", "grants_any", "require"}
-_THEMSELVES = ("access", "cli", "broker")
-"""Rooms that are the rules, or explain them to an operator."""
-
-
-def places():
-    """Find the functions that ask the rules, as `file function`."""
-    app = Path(halley.__file__).parent
-    for path in sorted(app.rglob("*.py")):
-        name = path.relative_to(app).as_posix()
-        if name.partition("/")[0] in _THEMSELVES:
-            continue
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(map(_asks, _own(function))):
-                yield f"{name} {function.name}"
-
-
-def _own(function):
-    """All nodes of a function but those of functions within it."""
-    rest = list(function.body)
-    while rest:
-        node = rest.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            rest += ast.iter_child_nodes(node)
-
-
-def _asks(node):
-    """Whether a node asks the rules: it calls one of their methods, or makes it a function of its own (`may = ...`)."""
-    return isinstance(node, ast.Attribute) and node.attr in _ASKS and isinstance(node.ctx, ast.Load)
-
 
 def test_each_place_that_asks_the_rules_is_tried():
     """A new place needs a row; and what a row names is there."""
-    assert sorted(places()) == sorted(PLACES)
+    assert places(ASK_RULES) == sorted(PLACES)
     tried = {act for acts in PLACES.values() if isinstance(acts, list) for act in acts}
     assert tried == ACTS.keys()
 
