@@ -210,7 +210,9 @@ def matches(bound: int) -> Growing:
     broker = Broker(Limits())
     hearer = join(broker, "s", deadline=2 * LONG_S)
     index = broker.index
-    bounds = mock.patch.multiple("halley.broker.subscriptions", _CACHED_BYTES=175 * bound, DROPPED_AT_ONCE=256)
+    bounds = mock.patch.multiple("halley.broker.subscriptions", _CACHED_TOPICS=bound, DROPPED_AT_ONCE=256)
+    with bounds:
+        index._empty()
 
     def add(number: int) -> None:
         with bounds:

@@ -28,10 +28,11 @@ _Key = tuple[Match, str]
 # An attribute of an enum costs CPython 3.11 a call.
 _EXACT, _CHILDREN, _DESCENDANTS, _PREFIX, _WILDCARD = Match
 
-_CACHED_BYTES = 20_000_000  # a server may well have 100,000 topics that are in use, and some of its own, too
+_CACHED_TOPICS = 110_000  # a server may well have 100,000 that are in use, and some of its own, too
 _CACHED_CHARS = 256  # of a topic: clients make up their names, of which each character may take twelve
-_PLACE_BYTES = 170  # of a topic in the cache, with its name but for the letters
-_UNION_BYTES = 170  # of what only this topic has, where several subscriptions match it
+_USUAL_CHARS = 50
+_USUAL_BYTES = 220  # of a topic with so many letters in the cache, at most
+_UNION_BYTES = 170  # of what a topic has of its own, where several subscriptions match it
 
 DROPPED_AT_ONCE = 4_096
 """Topics that a cache may drop at once: about 1 ms."""
@@ -71,7 +72,7 @@ class TopicIndex(Generic[Subscriber]):
     def __init__(self) -> None:
         self.subscriptions: dict[_Key, Subscription[Subscriber]] = {}  # by pattern
         self.cache: dict[str, Matched[Subscriber]] = {}  # for the hot path to look at before it calls `match`
-        self._cached_bytes = 0  # of all that was added to the cache since it was empty
+        self._most_topics = _CACHED_TOPICS  # in the cache; fewer, where some take more than usual ones
         self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
         # Those to /a/** and /a/*, once more by the topic above, a: a tuple for each level costs 1 % of a publish.
         self._below: dict[str, Subscription[Subscriber]] = {}
@@ -130,14 +131,12 @@ class TopicIndex(Generic[Subscriber]):
         if found is None:
             subscriptions = self._found(topic)
             found = _together(subscriptions) if subscriptions else _NOBODY
-            if len(topic) > _CACHED_CHARS:
-                return found
-            nbytes = len(topic) + _PLACE_BYTES
-            if len(subscriptions) > 1:
-                nbytes += _UNION_BYTES + 8 * (len(found.subscribers) + len(subscriptions))
-            if self._cached_bytes + nbytes > _CACHED_BYTES:
+            if len(topic) > _USUAL_CHARS or len(subscriptions) > 1:
+                if len(topic) > _CACHED_CHARS:
+                    return found
+                self._most_topics -= 1 + _more_bytes(topic, found) // _USUAL_BYTES
+            if len(self.cache) >= self._most_topics:
                 self._empty()
-            self._cached_bytes += nbytes
             self.cache[topic] = found
         return found
 
@@ -217,7 +216,7 @@ class TopicIndex(Generic[Subscriber]):
 
     def _empty(self) -> None:
         """Begin a new cache; a former one that is too large to be dropped at once is left to `drop_stale`."""
-        self._cached_bytes = 0
+        self._most_topics = _CACHED_TOPICS
         if len(self.cache) > DROPPED_AT_ONCE:
             self._stale.append(self.cache)
             self.cache = {}
@@ -234,6 +233,12 @@ def _together(subscriptions: Sequence[Subscription[Subscriber]]) -> Matched[Subs
     if only.alone is None:
         only.alone = Matched(tuple(only.sessions), (only,))
     return only.alone
+
+
+def _more_bytes(topic: str, found: Matched[Subscriber]) -> int:
+    """The bytes that a topic takes in the cache beyond those of a usual one."""
+    own = len(found.subscriptions) > 1 and _UNION_BYTES + 8 * (len(found.subscribers) + len(found.subscriptions))
+    return own + max(0, len(topic) - _USUAL_CHARS)
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:

@@ -34,7 +34,7 @@ from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.responses import begin, head_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
-from halley.protocols.bayeux.session import Hold, Reply
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, shutting_down
@@ -89,6 +89,7 @@ class BayeuxConnection(Connection):
         "_post",
         "_relaying",
         "_repeated",
+        "_session",
         "_source",
     )
 
@@ -110,6 +111,7 @@ class BayeuxConnection(Connection):
         self._hold: Hold | None = None
         self._relaying: Relaying | None = None  # the request that another node is to answer
         self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_source` are its own
+        self._session: BayeuxSession | None = None  # that of the connect which it remembers
         self._fields: dict[bytes, bytes] = _NO_FIELDS  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
         self._source = ("", "http")  # the client's address and scheme
@@ -138,7 +140,7 @@ class BayeuxConnection(Connection):
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
-        self._repeated = None
+        self._repeated = self._session = None
         if self._is_proxy:
             self._source = bayeux.proxies.client_of(self.address, self.scheme, self.headers)
         try:
@@ -164,13 +166,15 @@ class BayeuxConnection(Connection):
             known = self._bayeux.proxied.recall(self.address, data)
             if known is not None:
                 self._repeated, self._source, self._cors = known
+                session = self._bayeux.engine.broker.sessions.get(self._repeated.session_id)
+                self._session = session if isinstance(session, BayeuxSession) else None
                 if not self._has_served:  # the first here; all of its head is known, from another connection
                     self._has_served = True
                     self._set_timeout(None)
         repeated = self._repeated
         if repeated is None:
             return False
-        if repeated.session_id and self._connect_again(repeated, data):
+        if self._session is not None and self._connect_again(self._session, repeated, data):
             return True
         body = repeated.body_of(data)
         if body is None or len(body) > self.shared.limits.body_bytes:
@@ -182,7 +186,7 @@ class BayeuxConnection(Connection):
     def _head_of(self, data: bytes) -> Head:
         return head_of(data, self._source)
 
-    def _connect_again(self, repeated: Repeated, data: bytes) -> bool:
+    def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
         """Pass a connect to the engine that differs from the one before only in its id; False if it is another."""
         message_id = repeated.connect_id(data)
         if message_id is None:
@@ -190,7 +194,7 @@ class BayeuxConnection(Connection):
         self._is_answering = True
         try:
             outcome = self._bayeux.engine.sessions.connect_again(
-                repeated.session_id, repeated.cookies, message_id, self, monotonic()
+                session, repeated.cookies, message_id, self, monotonic()
             )
             if outcome is None:
                 self._is_answering = False
@@ -211,6 +215,7 @@ class BayeuxConnection(Connection):
             outcome = bayeux.engine.receive(request, monotonic())
             if type(outcome) is Hold and self._repeated is not None and not bayeux.engine.hooks.extensions:
                 self._repeated.remember_connect(body, request.messages, outcome.session)
+                self._session = outcome.session if self._repeated.session_id else None
             self._act_on(outcome)
         except Rejection as rejection:
             bayeux.endpoint.note(rejection, head())

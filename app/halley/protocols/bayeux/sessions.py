@@ -330,14 +330,13 @@ class Sessions:
     # Connects and their replies
 
     def connect_again(
-        self, session_id: str, cookies: Sequence[str], message_id: str, connection: Any, now: float
+        self, session: BayeuxSession, cookies: Sequence[str], message_id: str, connection: Any, now: float
     ) -> Hold | Reply | None:
         """Handle a connect over long-polling that differs only in its id from a usual one of this session before.
 
         Returns None, without any effect, if the request has to be received whole.
         """
-        session = self.broker.sessions.get(session_id)
-        if self._extensions or not isinstance(session, BayeuxSession) or not self.admits(session, cookies, now):
+        if self._extensions or not self.admits(session, cookies, now):
             return None
         return self.connect_alone(session, message_id, connection, now)
 
