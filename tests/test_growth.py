@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 from contextlib import suppress
@@ -323,7 +324,7 @@ def bytes_of(what, seen):
     seen.add(id(what))
     parts = what if isinstance(what, (tuple, list, frozenset)) else ()
     if isinstance(what, Repeated):
-        parts = [getattr(what, slot) for slot in Repeated.__slots__]
+        parts = [getattr(what, name) for name, found in vars(Repeated).items() if inspect.isdatadescriptor(found)]
     return sys.getsizeof(what) + sum(bytes_of(part, seen) for part in parts)
 
 
