@@ -132,10 +132,12 @@ def test_subscribing_twice_counts_once(broker):
 
 
 def test_a_subscription_is_one_object_for_all_its_sessions(broker):
-    """Sessions with the same pattern share one subscription, so that an event is matched and encoded once."""
+    """Sessions with the same pattern share one subscription and its name, and an event is matched and encoded once."""
     first, second = join(broker, "1"), join(broker, "2")
-    broker.subscribe(first, A)
-    broker.subscribe(second, A)
+    broker.subscribe(first, Pattern(*A))
+    broker.subscribe(second, Pattern(*A))
+    [name], [other] = first.subscriptions, second.subscriptions
+    assert name is other
     assert first.subscriptions[A] is second.subscriptions[A] is broker.index.subscriptions[A]
     assert list(broker.index.subscriptions[A].sessions) == [first, second]
 

@@ -289,7 +289,8 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         """Subscribe a session to `pattern`; False if it is already subscribed, or has ended."""
         if session.closed is not None or pattern in session.subscriptions:
             return False
-        session.subscriptions[pattern] = self.index.add(pattern, session)
+        subscription = self.index.add(pattern, session)
+        session.subscriptions[subscription.pattern] = subscription  # all sessions keep the same name
         session.subscription_bytes += subscription_bytes(pattern)
         self.values.notify(lambda values: values.subscribers_changed())
         if session.id in self.sessions:  # else it is noted when the session is opened
