@@ -32,7 +32,7 @@ _CONNECT_BYTES = 256
 """The most that is remembered of a connect: usual ones have 150."""
 
 PROXIED_BYTES = 4_000_000
-"""The most that is remembered of clients behind proxies: some 2,000 of them, each with about a kilobyte of headers."""
+"""The most that is remembered of clients behind proxies: some 1,800 of them, each with about a kilobyte of headers."""
 
 _OBJECTS_BYTES = 600
 """Of the objects of a remembered request, apart from the texts that a client chooses."""
@@ -108,6 +108,11 @@ class Repeated:
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
 
+    @property
+    def head_bytes(self) -> int:
+        """The length of the head."""
+        return self._head_bytes
+
     def begins(self, data: bytes) -> bool:
         """Whether a request begins as this one did, up to the id of a remembered connect."""
         return data.startswith(self._start)
@@ -147,29 +152,27 @@ class ProxiedHeads:
     """
 
     def __init__(self, most_bytes: int = PROXIED_BYTES) -> None:
-        self.known: Remembered[tuple[str, bytes, bytes], Known] = Remembered(most_bytes, most_bytes, _entry_bytes)
+        self.known: Remembered[tuple[str, int], tuple[Known, int]] = Remembered(
+            most_bytes, most_bytes, lambda key, entry: bytes_of(key) + entry[1]
+        )
 
     def remember(self, proxy: str, request: bytes, known: Known) -> None:
         """Remember the head of a request that came from this address."""
-        self.known.remember(_key_of(proxy, request), known)
+        repeated, source, cors = known
+        nbytes = repeated.head_bytes + _CONNECT_BYTES + _OBJECTS_BYTES + bytes_of((*repeated.post, source, cors))
+        self.known.remember(_key_of(proxy, request), (known, nbytes))
 
     def recall(self, proxy: str, request: bytes) -> Known | None:
         """Return what may be known of a request that comes from this address; `Repeated` decides whether it is."""
-        return self.known.get(_key_of(proxy, request))
+        entry = self.known.get(_key_of(proxy, request))
+        return None if entry is None else entry[0]
 
 
-def _entry_bytes(key: tuple[str, bytes, bytes], known: Known) -> int:
-    """The most bytes of an entry, also when a connect is remembered with its head, which is in the key as well."""
-    repeated, source, cors = known
-    texts = 2 * bytes_of(key) + bytes_of(repeated.post) + bytes_of(source) + bytes_of(cors)
-    return texts + _CONNECT_BYTES + _OBJECTS_BYTES
-
-
-def _key_of(proxy: str, request: bytes) -> tuple[str, bytes, bytes]:
-    """Return a proxy's address, and a head but for the digits of what is probably its Content-Length."""
+def _key_of(proxy: str, request: bytes) -> tuple[str, int]:
+    """Return a proxy's address, and the hash of a head but for the digits of what is probably its Content-Length."""
     begin = request.find(b"ength: ")
     end = request.find(b"\r", begin)
-    return proxy, request[:begin], request[end : request.find(b"\r\n\r\n", end)]
+    return proxy, hash((request[:begin], request[end : request.find(b"\r\n\r\n", end)]))
 
 
 def head_of(request: bytes, source: tuple[str, str]) -> Head:
