@@ -6,6 +6,7 @@ granted, and that goes on.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -308,9 +309,11 @@ def grown(refuse):
     try:
         for number in range(1, 200):
             refuse(number)
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for number in range(200, 1_200):
             refuse(number)
+        gc.collect()
         return tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

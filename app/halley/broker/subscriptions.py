@@ -31,7 +31,7 @@ _EXACT, _CHILDREN, _DESCENDANTS, _PREFIX, _WILDCARD = Match
 _CACHED_TOPICS = 110_000  # a server may well have 100,000 that are in use, and some of its own, too
 _CACHED_CHARS = 256  # of a topic: clients make up their names, of which each character may take twelve
 _USUAL_CHARS = 50
-_USUAL_BYTES = 220  # of a topic with so many letters in the cache, at most
+_USUAL_BYTES = 220  # of a topic of that length in the cache, at most
 _UNION_BYTES = 170  # of what a topic has of its own, where several subscriptions match it
 
 DROPPED_AT_ONCE = 4_096

@@ -104,7 +104,10 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
     departure.cancel()
     await asyncio.gather(working, departure, return_exceptions=True)
     if cancellation is not None:
-        raise cancellation
+        try:
+            raise cancellation
+        finally:
+            cancellation = None  # its traceback has this frame
     if not is_done:
         departure.result()  # what is wrong with a body that the request should not have
         raise Disconnected

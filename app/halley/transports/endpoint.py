@@ -90,17 +90,16 @@ class BayeuxEndpoint(Endpoint):
             await self._long_poll(head, connection)
             return
         callback_polling.check(head, self._settings.bayeux)
-        rejection = None
         try:
             self.guard.check_script(head, scope["headers"])
-        except Rejection as error:
-            rejection = error
-        if rejection is None:
+        except Rejection as rejection:  # a script says so: no page can read the response
+            self.note(rejection, head)
+            refusal = rejection.status, callback_polling.render_refusal(rejection.text)
+        else:
             await self._callback_poll(head, connection)
             return
-        self.note(rejection, head)
-        body = callback_polling.render_refusal(rejection.text)  # a script says so: no page can read the response
-        await respond(send, rejection.status, [*callback_polling.HEADERS], body)
+        status, body = refusal
+        await respond(send, status, [*callback_polling.HEADERS], body)
 
     async def _long_poll(self, head: Head, connection: AsgiConnection) -> None:
         body = await read_body(connection.receive, self._limits)
