@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import count
+from itertools import count, product
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -324,6 +324,31 @@ class Side:
 def whole(body, field=b"", cookie=b""):
     lines = b"POST /bayeux HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n" + field + cookie
     return lines + b"Content-Length: %d\r\nContent-Type: application/json\r\n\r\n" % len(body) + body
+
+
+async def polls(side, *turns):
+    """Have two sessions without cookies poll: each turn is a connection, and the session that polls by it.
+
+    Each turn ends with an event for the first session only. Returns what the peers have received.
+    """
+    ids = []
+    for number in (0, 1):
+        await side.feed(2, whole(json.dumps(HANDSHAKE).encode()))
+        ids.append(max(side.server.broker.sessions))
+        await side.feed(2, whole(json.dumps(connect(ids[number])).encode()))
+    await side.feed(2, whole(json.dumps(subscribe(ids[0], "/a")).encode()))
+    for turn, (connection, session) in enumerate(turns):
+        await side.feed(connection, whole(json.dumps([connect(ids[session], id=str(turn))]).encode()))
+        await side.feed(2, whole(json.dumps(publish("/a", turn)).encode()))
+    return side.seen()
+
+
+@pytest.mark.parametrize(
+    "turns", [*product(product((0, 1), (0, 1)), repeat=3), ((0, 0), (1, 1), (0, 1), (1, 0), (0, 0), (1, 1))]
+)
+async def test_a_connect_is_that_of_the_session_that_it_names(turns):
+    """Clients without cookies have the same heads, so all connections of a proxy remember one connect for them."""
+    assert await polls(Side(PROXIED, remembers=True), *turns) == await polls(Side(PROXIED, remembers=False), *turns)
 
 
 CHANGES = ("bind", "expire", "rules", "withdraw", "drain")

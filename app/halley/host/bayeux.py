@@ -174,7 +174,10 @@ class BayeuxConnection(Connection):
         repeated = self._repeated
         if repeated is None:
             return False
-        if self._session is not None and self._connect_again(self._session, repeated, data):
+        session = self._session
+        # Another connection of a proxy may have had `repeated` remember the connect of another session meanwhile.
+        is_its_own = session is not None and session.id == repeated.session_id
+        if session is not None and is_its_own and self._connect_again(session, repeated, data):
             return True
         body = repeated.body_of(data)
         if body is None or len(body) > self.shared.limits.body_bytes:
@@ -215,7 +218,7 @@ class BayeuxConnection(Connection):
             outcome = bayeux.engine.receive(request, monotonic())
             if type(outcome) is Hold and self._repeated is not None and not bayeux.engine.hooks.extensions:
                 self._repeated.remember_connect(body, request.messages, outcome.session)
-                self._session = outcome.session if self._repeated.session_id else None
+                self._session = outcome.session
             self._act_on(outcome)
         except Rejection as rejection:
             bayeux.endpoint.note(rejection, head())

@@ -8,8 +8,8 @@ own digits say. A connect that differs from the remembered one only in its id ne
 still looks at each request, since sessions, rights, tokens and draining can change between two requests.
 
 An idle connection keeps what it remembers, and there is no bound on connections: so what a client pads is not
-remembered, but parsed again; and a session is remembered by its id, so that it is not kept when it has ended. The
-connections of proxies share what they remember.
+remembered, but parsed again. The connections of proxies share what they remember, with the sessions' ids instead of the
+sessions: so none is kept there when it has ended.
 """
 
 from __future__ import annotations
