@@ -342,6 +342,7 @@ async def provoke(served, session, method):
     elif method == "rights_changed":
         served.house.broker.rights_changed(lambda _: True, monotonic())
     elif method == "too_slow":
+        served.house._sharing._now = monotonic()  # as in a sweep
         served.house._sharing._end(session)
     elif method == "overflow":
         session.outbox.max_events = 1
