@@ -162,22 +162,12 @@ class BayeuxConnection(Connection):
         self._receive(post, body, self._head)
 
     def _serve_repeated(self, data: bytes) -> bool:
-        if self._is_proxy and (self._repeated is None or not self._repeated.begins(data)):
-            known = self._bayeux.proxied.recall(self.address, data)
-            if known is not None:
-                self._repeated, self._source, self._cors = known
-                session = self._bayeux.engine.broker.sessions.get(self._repeated.session_id)
-                self._session = session if isinstance(session, BayeuxSession) else None
-                if not self._has_served:  # the first here; all of its head is known, from another connection
-                    self._has_served = True
-                    self._set_timeout(None)
+        if self._is_proxy:
+            self._recall(data)
         repeated = self._repeated
         if repeated is None:
             return False
-        session = self._session
-        # Another connection of a proxy may have had `repeated` remember the connect of another session meanwhile.
-        is_its_own = session is not None and session.id == repeated.session_id
-        if session is not None and is_its_own and self._connect_again(session, repeated, data):
+        if self._session is not None and self._connect_again(self._session, repeated, data):
             return True
         body = repeated.body_of(data)
         if body is None or len(body) > self.shared.limits.body_bytes:
@@ -185,6 +175,19 @@ class BayeuxConnection(Connection):
         self._is_answering = True
         self._receive(repeated.post, body, partial(self._head_of, data))
         return True
+
+    def _recall(self, data: bytes) -> None:
+        """Take what is known of a request from a proxy, which may be any client's."""
+        if self._repeated is None or not self._repeated.begins(data):
+            known = self._bayeux.proxied.recall(self.address, data)
+            if known is not None:
+                self._repeated, self._source, self._cors = known
+                if not self._has_served:  # the first here; all of its head is known, from another connection
+                    self._has_served = True
+                    self._set_timeout(None)
+        if self._repeated is not None:  # another connection may have had it remember another session's connect
+            session = self._bayeux.engine.broker.sessions.get(self._repeated.session_id)
+            self._session = session if isinstance(session, BayeuxSession) else None
 
     def _head_of(self, data: bytes) -> Head:
         return head_of(data, self._source)
@@ -218,7 +221,7 @@ class BayeuxConnection(Connection):
             outcome = bayeux.engine.receive(request, monotonic())
             if type(outcome) is Hold and self._repeated is not None and not bayeux.engine.hooks.extensions:
                 self._repeated.remember_connect(body, request.messages, outcome.session)
-                self._session = outcome.session
+                self._session = outcome.session if self._repeated.session_id == outcome.session.id else None
             self._act_on(outcome)
         except Rejection as rejection:
             bayeux.endpoint.note(rejection, head())
