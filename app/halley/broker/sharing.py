@@ -88,7 +88,6 @@ class Sharing:
                 most_bytes[account] += nbytes
             yield _SESSION_WORK + len(session.on_their_way())
         over: list[str] = []
-        shares_over: set[str] = set()
         for account, sessions in queues.items():
             yield 1
             if most_bytes[account] > share_bytes:
@@ -97,9 +96,8 @@ class Sharing:
                     yield union.add(session)
                     if union.nbytes > share_bytes:
                         over.append(account)
-                        shares_over.add(account)
                         break
-        shares.over, shares.is_one_alone = shares_over, len(seen) == 1
+        shares.over, shares.is_one_alone = set(over), len(seen) == 1
         if not shares.is_one_alone:
             for account in over:
                 yield from self._relieve(account, queues[account])
