@@ -26,7 +26,7 @@ CHUNK = b"x" * 262_144
 async def serving(app, make=Connection, **parts):
     """Serve an application; gives a function that opens a connection, and the server's context."""
     settings = brisk()
-    shared = ServerContext(settings.limits)
+    shared = ServerContext(settings.limits, is_dated=False)
     listener = bind("127.0.0.1", 0, "--port")
     server = HttpServer(config_of(app, settings, partial(make, shared=shared, **parts), 0))
     running = asyncio.create_task(server.serve([listener]))
@@ -57,7 +57,7 @@ def body(data=b"", *, is_last=True):
 
 
 async def test_a_peer_that_neither_reads_nor_sends_any_more_does_not_get_all(caplog):
-    """A stream waits for a peer that has closed its sending half, as for any other: its memory stays bounded."""
+    """A response waits for a peer that has closed its sending half, as for any other: its memory stays bounded."""
     links, sent, goes_on = [], [], asyncio.Event()
 
     async def app(scope, receive, send):
@@ -74,7 +74,7 @@ async def test_a_peer_that_neither_reads_nor_sends_any_more_does_not_get_all(cap
         await wire.send(request("GET", "/"))
         await until(lambda: links and links[0].is_paused)
         wire.half_close()
-        await until(links[0].transport.is_closing)
+        await until(lambda: links[0].is_over)
         goes_on.set()
         for _ in range(100):
             await asyncio.sleep(0)

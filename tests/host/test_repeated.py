@@ -258,7 +258,7 @@ class Side:
         self.server = server = Server(settings)
         numbers = count(1)
         server.engine.sessions.new_id = lambda: f"{next(numbers):040x}"
-        self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
+        self.shared = ServerContext(SETTINGS.limits, server.broker.hits, is_dated=False)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
         self._bayeux = bayeux = BayeuxContext(server, server.endpoint)

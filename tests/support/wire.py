@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 import struct
@@ -37,7 +38,10 @@ def nobody_on(port: int = 0) -> Iterator[int]:
 
 @dataclass
 class Response:
-    """One HTTP response. `headers` are by lower-case name; of several with one name the last is kept."""
+    """One HTTP response. `headers` are by lower-case name; of several with one name the last is kept.
+
+    `head` has the bytes of its head but for Date, so that two responses can be compared.
+    """
 
     status: int
     headers: dict[str, str]
@@ -74,6 +78,7 @@ class Response:
 
 
 _CLOSE_S = 1.0
+_DATE = re.compile(rb"(?<=\n)date: [A-Z][^\r]{20,30} GMT\r\n")
 
 
 class Wire:
@@ -126,7 +131,7 @@ class Wire:
             headers = dict(pairs)
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         cookies = [value for name, value in pairs if name == "set-cookie"]
-        return Response(int(status_line.split()[1]), headers, cookies, body, head)
+        return Response(int(status_line.split()[1]), headers, cookies, body, undated(head))
 
     async def request(self, data: bytes) -> Response:
         """Send bytes and return the response."""
@@ -179,6 +184,11 @@ class Wire:
             self.writer.transport.abort()
         except (ConnectionError, ssl.SSLError):  # there were such bytes
             pass
+
+
+def undated(responses: bytes) -> bytes:
+    """Return responses without the lines that say when each was made."""
+    return _DATE.sub(b"", responses)
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:

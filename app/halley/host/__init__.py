@@ -3,7 +3,8 @@
 | File | What it does |
 |---|---|
 | `http.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
-| `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
+| `heads.py` | what the parser accepts of a request's head, and is refused or understood otherwise |
+| `peer.py` | the HTTP connection as it is written to: whether responses have left, refusals, ways to end it |
 | `asgi.py` | a request that an ASGI application answers |
 | `bayeux.py`, `repeated.py` | Bayeux's frequent requests, served where they are parsed, or without parsing |
 | `websocket.py`, `frames.py`, `deflate.py` | connections that have become WebSockets, and compressed messages |

@@ -39,8 +39,8 @@ def make_scope(
 
     Raises `httptools.HttpParserError` for a target that is not a URL.
     """
-    url: Any = httptools.parse_url(target)  # whose query may be None
-    raw_path: bytes = url.path
+    url: Any = httptools.parse_url(target)  # whose path and query may be None
+    raw_path: bytes = url.path or b"/"  # RFC 9110, 4.2.3
     path = raw_path.decode("ascii")
     root = known["root_path"]
     return {
@@ -62,6 +62,10 @@ class Link(Protocol):
 
     transport: Any
 
+    @property
+    def date(self) -> bytes:
+        """The line of a response's Date, or empty (`timeouts.ServerContext`)."""
+
     async def drained(self) -> None:
         """Return when all written bytes are in the kernel, or never will be."""
 
@@ -72,16 +76,19 @@ class Link(Protocol):
 class Cycle:
     """A request that an application answers.
 
-    keeps_alive  the connection stays open after the response
-    more_body    the request is not complete
-    is_begun     the head of the response is written
-    is_complete  all of it is written
-    is_lost      nothing is written any more: the peer has gone, or was refused
+    keeps_alive     the connection stays open after the response
+    more_body       the request is not complete
+    is_begun        the head of the response is written
+    is_complete     all of it is written
+    is_lost         nothing is written any more: the peer has gone, or was refused
+    is_half_closed  the peer has ended its stream, and may read on: who waits for its end is notified, and what is sent
+                    nevertheless is written
     """
 
     __slots__ = (
         "_body",
         "_expects_continue",
+        "_has_given_body",
         "_is_chunked",
         "_left_bytes",
         "_link",
@@ -89,6 +96,7 @@ class Cycle:
         "_scope",
         "is_begun",
         "is_complete",
+        "is_half_closed",
         "is_lost",
         "keeps_alive",
         "more_body",
@@ -100,15 +108,22 @@ class Cycle:
         self.is_begun = False
         self.is_complete = False
         self.is_lost = False
+        self.is_half_closed = False
         self._link = link
         self._scope = scope
         self._expects_continue = expects_continue
+        self._has_given_body = False  # to the application, all of it
         self._body = bytearray()
         self._news = asyncio.Event()
         self._is_chunked = False
         self._left_bytes = 0  # of the response's body, by its Content-Length
 
     # What the connection calls
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the response has no body (RFC 9110, 9.3.2)."""
+        return bool(self._scope["method"] == "HEAD")
 
     def add_body(self, piece: bytes) -> None:
         """Add a piece of the request's body; what comes after the response is of no use any more."""
@@ -128,6 +143,11 @@ class Cycle:
             self._expects_continue = False
         self._news.set()
 
+    def half_close(self) -> None:
+        """Note that the peer has ended its stream, behind all of the request."""
+        self.is_half_closed = True
+        self._news.set()
+
     async def run(self, app: ASGIApp) -> None:
         """Have the application answer. What it raises or leaves undone is logged, and is 500 if nothing is written."""
         try:
@@ -136,6 +156,9 @@ class Cycle:
             _log.error("Exception in ASGI application\n", exc_info=error)
         else:
             if self.is_complete or self.is_lost:
+                return
+            if self.is_half_closed:  # the application takes its peer for gone
+                self._link.transport.close()
                 return
             step = "completing" if self.is_begun else "starting"
             _log.error("ASGI callable returned without %s response.", step)
@@ -153,13 +176,18 @@ class Cycle:
         if self._expects_continue and not transport.is_closing():
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._expects_continue = False
-        if not self.is_lost and not self.is_complete:
+        if not self._is_over():
             await self._news.wait()
             self._news.clear()
-        if self.is_lost or self.is_complete:
+        if self._is_over():
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
+        self._has_given_body = not self.more_body
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def _is_over(self) -> bool:
+        """Whether the peer sends nothing more that the application waits for."""
+        return self.is_lost or self.is_complete or (self.is_half_closed and self._has_given_body)
 
     async def send(self, message: Message) -> None:
         """Write the head of the response, or a part of its body. Raises `RuntimeError` if it is not what can follow."""
@@ -179,7 +207,7 @@ class Cycle:
             self._send_head(message["status"], list(message.get("headers", ())))
 
     def _send_head(self, status: int, headers: list[Header]) -> None:
-        lines = [status_line(status)]
+        lines = [status_line(status), self._link.date]
         keeps_alive, has_length, is_chunked, left_bytes = self.keeps_alive, False, False, 0
         has_close = False
         for given, value in headers:
@@ -192,10 +220,12 @@ class Cycle:
                 is_chunked, left_bytes = True, 0
             elif name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]:
                 has_close, keeps_alive = True, False
+            elif name == b"date":  # the application's own
+                lines[1] = b""
             lines += (name, b": ", value, b"\r\n")
         if not (keeps_alive or has_close):
             lines.append(b"connection: close\r\n")
-        if not (has_length or is_chunked or self._scope["method"] == "HEAD" or status in _BODILESS):
+        if not (has_length or is_chunked or self.is_head or status in _BODILESS):
             if self._scope["http_version"] == "1.0":  # which has no chunks (RFC 9112, 6.1)
                 left_bytes = _UNTIL_CLOSE
             else:
@@ -208,7 +238,7 @@ class Cycle:
 
     def _send_body(self, piece: bytes, *, is_last: bool) -> None:
         transport = self._link.transport
-        if self._scope["method"] == "HEAD":
+        if self.is_head:
             self._left_bytes = 0
         elif self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""

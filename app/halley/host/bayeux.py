@@ -30,8 +30,9 @@ from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.host.http import NO_HEADERS, Connection
+from halley.host.peer import HALF_CLOSED
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
-from halley.host.responses import begin, head_lines, response
+from halley.host.responses import dated, head_lines, header_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
@@ -47,14 +48,14 @@ from halley.transports.waits import close_unawaited, verdict_on
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _HOPS: Final = frozenset((b"x-forwarded-for", b"via"))
 """Headers of which each proxy may add another; of all others a request served here has one."""
-_OK: Final = begin(200, HEADERS)
+_USUAL: Final = header_lines(HEADERS)
 _NO_FIELDS: Final[dict[bytes, bytes]] = {}
 _NO_POST = PostHead(b"", (), None)
 
 
 def _head_for(nbytes: int) -> bytes:
-    """Return the head of a usual response, and the bracket before its messages; `nbytes` are within the brackets."""
-    return b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)
+    """Return the headers of a usual response, and the bracket before its messages; `nbytes` are within the brackets."""
+    return b"%bcontent-length: %d\r\n\r\n[" % (_USUAL, nbytes + 2)
 
 
 _HEADS: Final = [_head_for(nbytes) for nbytes in range(1_024)]
@@ -123,6 +124,10 @@ class BayeuxConnection(Connection):
         super().connection_made(transport)
         self._source = (self.address, self.scheme)
         self._is_proxy = self.address in self._bayeux.proxies
+
+    def _can_still_answer(self) -> bool:
+        """See `Connection`: a held connect is for a peer that is there, and so is what another node answers."""
+        return super()._can_still_answer() and self._hold is None and self._relaying is None
 
     def _accepts(self, fields: dict[bytes, bytes]) -> bool:
         bayeux, parser = self._bayeux, self.parser
@@ -235,6 +240,9 @@ class BayeuxConnection(Connection):
         """Have the node that has the session of a request answer it."""
         endpoint = self._bayeux.endpoint
         assert endpoint.relay is not None
+        if self._closing == HALF_CLOSED:
+            self.transport.close()
+            return
         try:
             done = partial(self._act_on_relayed, misdirected)
             # Not `self.url`: another request may have been parsed since one with this head was.
@@ -254,7 +262,9 @@ class BayeuxConnection(Connection):
             self._reject(outcome)
         elif isinstance(outcome, Answer):
             assert relaying is not None
-            if self.respond(outcome.whole or _bytes_of(outcome), closes=CLOSE in outcome.headers):
+            date = self.shared.date
+            whole = dated(outcome.whole, date) if outcome.whole else _bytes_of(outcome, date)
+            if self.respond(whole, closes=CLOSE in outcome.headers):
                 relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
             else:
                 self.settle(relaying.settle)
@@ -287,8 +297,9 @@ class BayeuxConnection(Connection):
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
-            if self._is_over:
+            if self.is_over:
                 self._bayeux.engine.sessions.lost(outcome.session, self, monotonic())
+                self.transport.close()
             self._hold = outcome
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
@@ -317,14 +328,19 @@ class BayeuxConnection(Connection):
 
     def _write(self, reply: Reply) -> None:
         sessions = self._bayeux.engine.sessions
+        if self._closing == HALF_CLOSED and (reply.events or reply.answers_connect):
+            sessions.take_back(reply)
+            self.transport.close()
+            return
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
             nbytes = len(body)
             head = _HEADS[nbytes] if nbytes < len(_HEADS) else _head_for(nbytes)
-            is_written = self.respond(head + body + b"]")
+            is_written = self.respond(b"".join((self.shared.ok_lines, head, body, b"]")))
         else:
             headers = (*HEADERS, *self._cors, *self._bayeux.endpoint.headers(reply, self._source[1]))
-            is_written = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
+            whole = response(reply.status, headers, reply.body(), self.shared.date)
+            is_written = self.respond(whole, closes=reply.is_last)
         if is_written:
             sessions.settle(reply)
         else:
@@ -338,7 +354,7 @@ class BayeuxConnection(Connection):
     def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
         self.headers, self._fields = NO_HEADERS, _NO_FIELDS
-        self.respond(response(rejection.status, headers, rejection.text.encode()))
+        self.respond(response(rejection.status, headers, rejection.text.encode(), self.shared.date))
 
 
 def _repeats_only_hops(headers: list[Header]) -> bool:
@@ -351,5 +367,5 @@ def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa
     sessions.settle_delayed(reply, monotonic(), is_written=is_written)
 
 
-def _bytes_of(answer: Answer) -> bytes:
-    return head_lines(answer.status, answer.headers) + b"\r\n" + answer.body
+def _bytes_of(answer: Answer, date: bytes) -> bytes:
+    return head_lines(answer.status, answer.headers, date) + b"\r\n" + answer.body

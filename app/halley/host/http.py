@@ -5,6 +5,10 @@
 * Body: a deadline; the size limit includes the framing of chunks.
 * While a request is being processed nothing further is parsed: bytes received meanwhile wait, up to the size of one
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
+* What was received at once may have several requests. If one of them is refused, the requests before it are answered
+  first, and nothing behind it is served.
+* A peer that ends its stream behind a whole request may still read the response, as `nc -N` does. A closed tab looks
+  the same. So it gets responses that only it can miss, but no events of a session (`_can_still_answer`).
 * More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
 The parser is httptools', which a connection has while it receives a request. How responses are written is in `peer.py`,
@@ -16,7 +20,6 @@ ours make and close it is in `__init__.py`.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from http import HTTPStatus
 from time import monotonic
@@ -29,7 +32,20 @@ from uvicorn.server import ServerState
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.asgi import Cycle, make_scope
-from halley.host.peer import Peer
+from halley.host.heads import (
+    NOT_IN_TRAILERS,
+    body_too_large,
+    cannot_parse,
+    check_fed,
+    check_head,
+    check_line,
+    head_again,
+    offers_websocket,
+    origin_form,
+    parser_for,
+    version_of,
+)
+from halley.host.peer import HALF_CLOSED, SHUTTING_DOWN, Peer
 from halley.host.responses import head_lines
 from halley.host.streams import Stream
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
@@ -37,8 +53,6 @@ from halley.host.websocket import WebSocket
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, Head, Header, fields_of
 
-_SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
-_HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
 """The largest piece fed to the parser: a body's framing is counted after each piece, so to this precision."""
 _HEAD_PIECE_BYTES = 2_048
@@ -52,8 +66,8 @@ IN_BODY: Final = 2
 """Where the parser is: between two requests, or in a part of one."""
 
 
-class _Refused(Exception):
-    """Raised in a parser callback once the request has been refused."""
+class _Cut(Exception):
+    """Raised in a parser callback once the connection is cut."""
 
 
 class Connection(Peer):
@@ -73,7 +87,6 @@ class Connection(Peer):
         "_is_answering",
         "_is_first",
         "_is_parsing",
-        "_is_shutting_down",
         "_opening",
         "_stage",
         "_unparsed",
@@ -102,7 +115,6 @@ class Connection(Peer):
         self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
         self._idle_since = 0.0  # when the latest response was written
         self._has_served = False  # at least one whole request was received
-        self._is_shutting_down = False  # the server is shutting down
 
         # Per-request state
         self.parser: Any = None  # httptools', within a request; it refers to this
@@ -149,6 +161,27 @@ class Connection(Peer):
         except Exception as error:  # noqa: BLE001 - it ends this connection only
             self._fail_reading(error)
 
+    def eof_received(self) -> bool:
+        """The peer has ended its stream: it is gone, unless it can still be answered."""
+        if not self._can_still_answer():
+            return super().eof_received()
+        self._closing = HALF_CLOSED
+        for cycle in (self._running, *self._waiting):
+            if isinstance(cycle, Cycle):
+                cycle.half_close()
+        return True
+
+    def _can_still_answer(self) -> bool:
+        """Whether a peer that ends its stream now has sent a whole request to which no response is written.
+
+        With TLS the end of a stream is that of both directions for most peers.
+        """
+        if self._is_over or self.transport.is_closing() or self.transport.get_extra_info("sslcontext"):
+            return False
+        running = self._running
+        is_due = running is not None and not (running.is_complete or running.more_body)
+        return is_due or self._is_answering or bool(self._unparsed)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: drop what was received, and the parser, which refers to this."""
         super().connection_lost(exc)
@@ -174,9 +207,13 @@ class Connection(Peer):
         self._is_parsing = False
         if not (self._is_busy() and self._unparsed):
             self._unparsed = None
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return False
+        if self._closing != HALF_CLOSED:
             self.transport.resume_reading()  # after a refusal, too: what follows is discarded
             self._choose_timeout()
+        elif not self._is_busy():
+            self.transport.close()
         return False
 
     def resume_writing(self) -> None:
@@ -186,9 +223,10 @@ class Connection(Peer):
 
     def shutdown(self) -> None:
         """Close the connection because the server shuts down: now if it is idle, else after its response."""
-        self._is_shutting_down = True
+        if self._closing != HALF_CLOSED:
+            self._closing = SHUTTING_DOWN
         last = self._last
-        if self._is_answering or self._body is not None:
+        if self._is_answering or self._body is not None or self._is_refused:
             return
         if last is None or last.is_complete:
             self.transport.close()
@@ -227,12 +265,12 @@ class Connection(Peer):
             return False
         transport = self.transport
         transport.write(response)
-        if closes or self._is_shutting_down:
+        if closes or self._closing == SHUTTING_DOWN:
             transport.close()
         self._is_answering = False
         self._idle_since = monotonic()
         is_written = not (self.is_paused or transport.is_closing())
-        if self._waiting or self._unparsed or self._stage != BETWEEN:
+        if self._waiting or self._unparsed or self._stage != BETWEEN or self._closing:
             self._go_on()
         return is_written
 
@@ -248,11 +286,18 @@ class Connection(Peer):
         if self.transport.is_closing():
             return
         if self._waiting and self._running is None:
-            cycle, *rest = self._waiting
-            self._waiting = tuple(rest)
-            self._start(cycle)
-        if self._unparsed and not self._is_busy():
+            following, *rest = self._waiting
+            if isinstance(following, Cycle):
+                self._waiting = tuple(rest)
+                self._start(following)
+            elif not self._is_busy():  # else what is written before could not count as read
+                self._waiting, self._unparsed = (), None
+                self._end(following)
+                return
+        if self._unparsed and not (self._is_busy() or self._is_refused):
             self._parse_unparsed()
+        elif self._closing == HALF_CLOSED and not (self._is_busy() or self._is_parsing):
+            self.transport.close()
         elif self._stage != BETWEEN:
             self._choose_timeout()
 
@@ -279,7 +324,7 @@ class Connection(Peer):
 
     def _feed(self, data: bytes) -> None:
         if self.parser is None:
-            self.parser = _parser_for(self)
+            self.parser = parser_for(self)
         self._fed_bytes += len(data)
         self._is_first = self._is_first or not self._window
         self._window = self._window + data if self._window else data
@@ -303,19 +348,34 @@ class Connection(Peer):
     def _refuse_piece(self, data: bytes, error: httptools.HttpParserError) -> None:
         """Refuse the request that the parser stopped at: it cannot be parsed, or one of our callbacks has raised."""
         raised = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
-        if isinstance(raised, _Refused):
-            return
-        if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
+        if isinstance(raised, Rejection):
+            self._refuse_received(raised)
+        elif isinstance(raised, _Cut):
+            pass
+        elif raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
             self._fail_reading(raised)
-        elif self._stage != IN_BODY and _HUGE_LENGTH.search(data):  # a number too large for the parser
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
         else:
-            self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
+            self._refuse_received(cannot_parse(data, is_in_head=self._stage != IN_BODY))
 
     def _fail_reading(self, error: BaseException) -> None:
         """Log a fault of ours, for which the peer gets 500."""
         telemetry.fault("request", error)
-        self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
+        self._refuse_received(Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"), is_logged=True)
+
+    def _refuse_received(self, rejection: Rejection, *, is_logged: bool = False) -> None:
+        """Refuse what is being received, behind the responses that are due before it (RFC 9112, 9.3.2)."""
+        if self._is_refused:
+            return
+        running, last = self._running, self._last
+        is_head = bool(self.url) and self.parser is not None and self.parser.get_method() == b"HEAD"
+        if last is not None and last.more_body:  # it is this one
+            is_head = last.is_head
+            self._waiting = self._waiting[:-1]
+        is_due = self._is_answering or (running is not None and not running.more_body)
+        if is_due and not (self._is_over or self.transport.is_closing()):
+            self._waiting = (*self._waiting, self._refusal(rejection, is_logged=is_logged, is_head=is_head))
+        else:
+            self._refuse(rejection, is_logged=is_logged, is_head=is_head)
 
     def _parse_unparsed(self) -> None:
         """Parse what is unparsed, now or in later turns."""
@@ -328,27 +388,23 @@ class Connection(Peer):
         """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on.
 
         `rest` is what follows the head. The parser takes it for another protocol, also if it is the request's body; so
-        the head is parsed again, without what asks for the upgrade.
+        the head is parsed again, without what asks for the upgrade. If other requests come before that for a WebSocket,
+        it is parsed again as it is when they are answered.
         """
         unparsed = rest + (self._unparsed or b"")
         if self._opening is not None:
             self._hand_over(*self._opening, unparsed)
         elif self._stage == IN_HEAD:
-            self._unparsed = bytearray(self._head_without_upgrade() + unparsed)
+            is_early = offers_websocket(self.parser, self.headers) and not (self._is_first and self._running is None)
+            self._unparsed = bytearray(
+                head_again(self.parser, self.url, self.headers, keeps_upgrade=is_early) + unparsed
+            )
             self.url, self.headers = b"", NO_HEADERS
             self.parser = None
             self._stage, self._fed_bytes, self._is_first = BETWEEN, 0, False
             self._window = b""
             self._parse_unparsed()
         # else it was CONNECT, and what follows that is not for this server
-
-    def _head_without_upgrade(self) -> bytes:
-        parser = self.parser
-        lines = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, parser.get_http_version().encode())]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"connection"]
-        if not parser.should_keep_alive():
-            lines.append(b"connection: close")
-        return b"\r\n".join((*lines, b"\r\n"))
 
     def stream(self) -> Stream:
         """Make a stream for the response to the running request, to be begun by `begin_stream` or forgotten."""
@@ -361,14 +417,15 @@ class Connection(Peer):
         meanwhile, the stream's engine learns that.
         """
         running = self._running
-        if self._is_over or running is None or self.transport.is_closing():
+        if self.is_over or running is None or self.transport.is_closing():
             stream.eof_received()
             if running is not None:
                 running.lose()
+            self.transport.close()
             return
         running.is_begun = running.is_complete = True
         self._running, self._waiting = None, ()
-        lines = head_lines(HTTPStatus.OK, [*headers, (b"transfer-encoding", b"chunked"), CLOSE])
+        lines = head_lines(HTTPStatus.OK, [*headers, (b"transfer-encoding", b"chunked"), CLOSE], self.shared.date)
         self._hand_over(stream, lines + b"\r\n" + first, b"")
 
     def _hand_over(self, successor: WebSocket | Stream, accepted: bytes, rest: bytes) -> None:
@@ -385,17 +442,17 @@ class Connection(Peer):
     def _check_fed(self) -> None:
         """Refuse a part of a head or body that is too large already."""
         limits = self.shared.limits
-        if self._stage == IN_BODY:
-            if self._fed_bytes > limits.body_bytes:
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
-        elif self._fed_bytes > limits.head_bytes:
-            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
-        elif len(self.headers) > limits.headers:
-            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", limit="headers")
+        try:
+            if self._stage != IN_BODY:
+                check_fed(self._fed_bytes, len(self.headers), limits)
+            elif self._fed_bytes > limits.body_bytes:
+                self._refuse_received(body_too_large())
+        except Rejection as rejection:
+            self._refuse_received(rejection)
 
     def _choose_timeout(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
-        if self._is_over:  # then the deadline for its end may run
+        if self._is_over or self._is_refused:  # then the deadline for its end may run
             return
         timeouts: TimeoutQueue[Requester] | None = None
         if self._is_busy():
@@ -420,32 +477,36 @@ class Connection(Peer):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add one complete header; trailers, which follow the body, are ignored."""
+        """Add one complete header; trailers, which follow the body, are ignored, or refused by their names."""
         if self._stage == IN_HEAD:
             self.headers.append((name.lower(), value))
+        elif name.lower() in NOT_IN_TRAILERS:  # RFC 9110, 6.5.1
+            raise Rejection(HTTPStatus.BAD_REQUEST, "bad request")
 
     def on_headers_complete(self) -> None:
         """The head is complete: check its limits, then open a WebSocket or begin a request, maybe of a subclass."""
         if len(self._waiting) >= _PIPELINED_REQUESTS:
             self.cut("too_much_ahead")
-            raise _Refused
-        if b"  " in self._window and self._has_extra_spaces():
-            self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
+            raise _Cut
+        window = self._window
+        is_plain = self._is_first and window.endswith(b" HTTP/1.1", 0, window.find(b"\r\n"))
+        if not is_plain or b"  " in window:
+            check_line(window, self.parser.get_http_version(), is_first=self._is_first)
         fields = dict(self.headers)
         limits = self.shared.limits
-        is_sound = self._fed_bytes <= limits.head_bytes and len(self.headers) <= limits.headers  # see `_check_head`
+        is_sound = self._fed_bytes <= limits.head_bytes and len(self.headers) <= limits.headers  # see `check_head`
         is_usual = is_sound and self._is_first and self._running is None
         if self._timeouts is not None:
             self._set_timeout(None)
         if b"upgrade" in fields and self._asks_for_upgrade():
-            if is_usual and fields[b"upgrade"].lower() == b"websocket":
+            if is_usual and offers_websocket(self.parser, self.headers):
                 self._open_socket()
             return  # the parser goes no further; see `_upgrade`
         self._stage = IN_BODY
         if is_usual and self._accepts(fields):
             self._body = b""
         else:
-            self._check_head(fields)
+            check_head(self.url, self.headers, self.parser.get_http_version(), self._fed_bytes, limits)
             self._pass_to_application(fields)
         self._fed_bytes = 0
 
@@ -453,23 +514,19 @@ class Connection(Peer):
         return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def _open_socket(self) -> None:
-        """Open a WebSocket if the path has any. Raises `_Refused` if its opening handshake is invalid."""
-        parser = self.parser
+        """Open a WebSocket if the path has any. Raises `Rejection` if its opening handshake is invalid."""
+        parser, target = self.parser, origin_form(self.url)
         for route in self.shared.sockets:
-            if route.matches(self.url):
-                path, _, query = self.url.partition(b"?")
+            if route.matches(target):
+                path, _, query = target.partition(b"?")
                 method, fields = parser.get_method().decode("ascii"), fields_of(self.headers)
                 head = Head(method, path.decode("latin-1"), query, fields, self.address, self.scheme, self.port)
-                try:
-                    self._opening = route.open(head, self.headers, parser.get_http_version())
-                except Rejection as rejection:
-                    self.refuse(rejection.status, rejection.text, rejection.headers, limit=rejection.limit)
-                    raise _Refused from None
+                self._opening = route.open(head, self.headers, version_of(parser), self.url)
                 return
 
     def _pass_to_application(self, fields: dict[bytes, bytes]) -> None:
         """Make the cycle of a request, which begins now or after those before it."""
-        parser, version = self.parser, self.parser.get_http_version()
+        parser, version = self.parser, version_of(self.parser)
         method = parser.get_method().decode("ascii")
         server = self.transport.get_extra_info("sockname")
         scope = make_scope(
@@ -484,7 +541,7 @@ class Connection(Peer):
             root_path=self._config.root_path,
             state=self._app_state.copy(),
         )
-        expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
+        expects_continue = version != "1.0" and fields.get(b"expect", b"").lower() == b"100-continue"
         keeps_alive = version != "1.0" and method != "CONNECT" and parser.should_keep_alive()
         cycle = Cycle(self, scope, keeps_alive=keeps_alive, expects_continue=expects_continue)
         if self._running is None and not self._is_answering:
@@ -492,32 +549,6 @@ class Connection(Peer):
         else:
             self._waiting = (*self._waiting, cycle)
         self.url, self.headers = b"", NO_HEADERS
-
-    def _has_extra_spaces(self) -> bool:
-        """Whether the request line has more spaces than two, which the parser takes for one of two (RFC 9112, 3).
-
-        Where a request begins behind another one is not known, so there any line counts that could be one.
-        """
-        if self._is_first:
-            return self._window.lstrip(b"\r\n").partition(b"\r\n")[0].count(b" ") != 2
-        return _SPACED_LINE.search(self._window) is not None
-
-    def _check_head(self, fields: dict[bytes, bytes]) -> None:
-        limits = self.shared.limits
-        if len(self.headers) > limits.headers:
-            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", "headers")
-        if self._fed_bytes > limits.head_bytes:  # may include bytes behind the head: count exactly
-            head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if head_bytes > limits.head_bytes:
-                self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", "head_bytes")
-        if b"?" in self.url and len(self.url.partition(b"?")[2]) > limits.query_bytes:
-            self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long", "query_bytes")
-        if b"transfer-encoding" in fields:
-            codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-            is_known = len(codings) == 1 and codings[0].strip().lower() == b"chunked"
-            if not is_known or self.parser.get_http_version() == "1.0":  # RFC 9112, 6.1
-                # A proxy may read such framing differently, which lets requests be smuggled.
-                self._refuse_head(HTTPStatus.BAD_REQUEST, "transfer encoding not supported")
 
     def on_body(self, body: bytes) -> None:
         """Append a piece of the body."""
@@ -545,17 +576,8 @@ class Connection(Peer):
             return
         if (cycle := self._last) is not None:
             cycle.end_body()
+            if self._closing == HALF_CLOSED:
+                cycle.half_close()
             if cycle.is_complete and cycle is self._running:  # it was answered before it was complete
                 self._running = None
                 self._idle_since = monotonic()
-
-    def _refuse_head(self, status: HTTPStatus, text: str, limit: str = "") -> None:
-        self.refuse(status, text, limit=limit)
-        raise _Refused
-
-
-def _parser_for(connection: Connection) -> httptools.HttpRequestParser:
-    """Return a parser that calls the connection, before a request; what follows the last one is parsed as well."""
-    parser = httptools.HttpRequestParser(connection)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser

@@ -25,7 +25,7 @@ from halley.host.timeouts import Receiver, ServerContext
 from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
-from halley.settings import Limits, Settings
+from halley.settings import Settings
 from halley.transports.nt4 import Serves, nt4_route, own_page
 
 _log = logging.getLogger("uvicorn.error")
@@ -246,8 +246,8 @@ def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., Receiver
 class SideServer(HttpServer):
     """The server of a listener other than the public one; its connections have `shared` in common.
 
-    `url` is where it listens; empty where it does not.
-    `protocol` makes them; `limits` are those of the server unless others are given.
+    `url` is where it listens; empty where it does not. `protocol` makes the connections. `shared` is made by the
+    server's limits unless it is given.
     """
 
     def __init__(
@@ -259,9 +259,9 @@ class SideServer(HttpServer):
         scheme: str,
         grace_s: float,
         protocol: Callable[..., Receiver] = Connection,
-        limits: Limits | None = None,
+        shared: ServerContext | None = None,
     ) -> None:
-        self.shared = ServerContext(limits or server.settings.limits, server.broker.hits)
+        self.shared = shared or ServerContext(server.settings.limits, server.broker.hits)
         super().__init__(config_of(app, server.settings, partial(protocol, shared=self.shared), grace_s))
         server.on_sweep(self.shared.sweep)
         self.url = "" if bound is None else url_of(bound, scheme)

@@ -3,6 +3,7 @@
 * `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
   so that "not paused" means that all were written. The kernel takes only what it can send soon (`kernel.py`).
 * A request that is refused before it is complete gets a response, and its sender has `linger_s` to read it.
+* A peer that ends its stream is gone. A subclass may still answer what it has sent before.
 * The connection is in one queue of deadlines at a time for what the peer must send or when it must close, and in
   another for what it must read.
 """
@@ -13,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.server import ServerState
 
@@ -23,8 +24,15 @@ from halley.host.asgi import Cycle
 from halley.host.kernel import unread_bytes
 from halley.host.responses import response
 from halley.host.timeouts import Requester, ServerContext
-from halley.transports.guard import TEXT_HEADERS
+from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import CLOSE, Header
+
+STAYS_OPEN: Final = 0
+HALF_CLOSED: Final = 1
+SHUTTING_DOWN: Final = 2
+"""When a connection is closed: not because of a response; once no response is due, since the peer has ended its stream;
+or behind the next response, since the server shuts down.
+"""
 
 
 class Peer:
@@ -35,6 +43,7 @@ class Peer:
     """
 
     __slots__ = (
+        "_closing",
         "_discarded_bytes",
         "_is_over",
         "_read_by",
@@ -60,10 +69,12 @@ class Peer:
         self.is_paused = False  # the kernel does not take all that is written
         self._state: Any = state  # its sets may be of a class of their own, whose methods a native call would pass by
         self._running: Cycle | None = None  # the request that the application is answering
-        self._waiting: tuple[Cycle, ...] = ()  # those behind it, and behind one that a subclass has taken
+        # Those behind it, and behind one that a subclass has taken; the last may be the refusal of what follows them.
+        self._waiting: tuple[Cycle | bytes, ...] = ()
         self._settling: tuple[Callable[[bool], None], ...] = ()
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
+        self._closing: int = STAYS_OPEN
         self._is_over = False  # the peer has ended its stream, was refused or is gone: nothing more is served
         self._was_cut = False
         self._discarded_bytes = 0  # received since it is over
@@ -81,9 +92,10 @@ class Peer:
         self._state.connections.add(self)
         self.shared.connections += 1
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """The peer has ended its stream: it counts as gone, and the transport closes once its buffer is sent."""
         self._is_over = True
+        return False
 
     def pause_writing(self) -> None:
         """Start the write deadline: the peer reads more slowly than we write."""
@@ -113,7 +125,7 @@ class Peer:
         self.shared.idle.forget(self)
         self._set_timeout(None)
         for cycle in (self._running, *self._waiting):
-            if cycle is not None:
+            if isinstance(cycle, Cycle):
                 cycle.lose()
         self._running, self._waiting = None, ()
         # A transport that closes without an error, and is not aborted by us, has flushed its buffer.
@@ -142,14 +154,25 @@ class Peer:
             await drained.wait()
 
     @property
+    def date(self) -> bytes:
+        """The line of a response's Date, or empty (`ServerContext`)."""
+        return self.shared.date
+
+    @property
     def _last(self) -> Cycle | None:
-        """The latest request for the application, whose body may still be received."""
-        return self._waiting[-1] if self._waiting else self._running
+        """The latest request for the application, whose body may still be received; None once one is refused."""
+        last = self._waiting[-1] if self._waiting else self._running
+        return last if isinstance(last, Cycle) else None
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether what the peer has sent last is refused, and the refusal waits for the responses before it."""
+        return bool(self._waiting) and isinstance(self._waiting[-1], bytes)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is served: the peer has ended its stream, was refused or is gone."""
-        return self._is_over
+        """Whether the peer has ended its stream, was refused or is gone."""
+        return self._is_over or self._closing == HALF_CLOSED
 
     @property
     def address(self) -> str:
@@ -194,29 +217,48 @@ class Peer:
         limit: str = "",
         is_logged: bool = False,
     ) -> None:
-        """Respond to an incomplete request, then close the connection: now for writing, after `linger_s` for reading.
+        """Respond to the request whose response is due, complete or not, and then close the connection.
 
-        If it were closed for reading now, unread bytes would make the kernel reset it, and the response would be lost.
         `limit` is the setting that the request exceeded, which is counted here. `is_logged`: it was logged before.
         """
+        running = self._running
+        is_head = running is not None and running.is_head
+        self._refuse(Rejection(status, text, headers=headers, limit=limit), is_logged=is_logged, is_head=is_head)
+
+    def _refuse(self, rejection: Rejection, *, is_logged: bool, is_head: bool) -> None:
         running = self._running
         if self._is_over or self.transport.is_closing():
             if running is not None:
                 running.lose()  # it gets no response, and that is not a fault
             return
-        self.shared.refused[status] = self.shared.refused.get(status, 0) + 1
-        if limit:
-            self.shared.hits[limit] += 1
-        if not is_logged:
-            telemetry.request_refused(status, text, address=self.address)
-        self._is_over = True
-        self._set_timeout(self.shared.lingering)
-        is_answered = running is not None and running.is_begun
+        refusal = self._refusal(rejection, is_logged=is_logged, is_head=is_head)
         if running is not None:
             running.lose()  # the application need not respond any more
-        if not is_answered:
-            self.transport.write(response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode()))
-        if self.transport.can_write_eof():
+        self._end(b"" if running is not None and running.is_begun else refusal)
+
+    def _refusal(self, rejection: Rejection, *, is_logged: bool, is_head: bool) -> bytes:
+        """Count a refusal, and return it as the last response on the connection, to HEAD or another method."""
+        status, text = rejection.status, rejection.text
+        self.shared.refused[status] = self.shared.refused.get(status, 0) + 1
+        if rejection.limit:
+            self.shared.hits[rejection.limit] += 1
+        if not is_logged:
+            telemetry.request_refused(status, text, address=self.address)
+        headers = (*TEXT_HEADERS, *rejection.headers, CLOSE)
+        return response(status, headers, text.encode(), self.shared.date, is_head=is_head)
+
+    def _end(self, refusal: bytes) -> None:
+        """Write the last response, then close the connection: now for writing, after `linger_s` for reading.
+
+        If it were closed for reading now, unread bytes would make the kernel reset it, and the response would be lost.
+        """
+        self._is_over = True
+        self._set_timeout(self.shared.lingering)
+        if refusal:
+            self.transport.write(refusal)
+        if self._closing == HALF_CLOSED:
+            self.transport.close()
+        elif self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
 

@@ -16,7 +16,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
@@ -99,14 +98,15 @@ class RelayedConnection(BayeuxConnection):
         if data:
             super().data_received(data)
 
+    def _can_still_answer(self) -> bool:
+        """See `Connection`: a node that ends its stream has no client any more."""
+        return False
+
     def on_headers_complete(self) -> None:
         """The head is complete: check who sends the request, and who the client is."""
         self._repeated = None  # before the client of another request is noted
-        try:
-            values = [value for name, value in self.headers if name == NODE]
-            address, scheme = self._authentication.check(values)
-        except Rejection as rejection:
-            self._refuse_head(HTTPStatus(rejection.status), rejection.text)
+        values = [value for name, value in self.headers if name == NODE]
+        address, scheme = self._authentication.check(values)
         self.headers = [header for header in self.headers if header[0] != NODE]
         self._source = (address, scheme)
         self.client, self.scheme = (address, 0), scheme  # for the scope
@@ -159,8 +159,9 @@ class NodeServer(SideServer):
         grace_s = settings.drain.grace_s
         limits = settings.limits
         limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)
+        shared = ServerContext(limits, server.broker.hits, is_dated=False)
         super().__init__(
-            server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, limits=limits
+            server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, shared=shared
         )
         self._relay = relay = Relay(members, settings)
         server.on_sweep(authentication.sweep)

@@ -1,8 +1,12 @@
-"""HTTP/1.1 responses as bytes."""
+"""HTTP/1.1 responses as bytes.
+
+`date` is the line of a response's Date, or empty where it has none (`timeouts.ServerContext`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
@@ -24,17 +28,28 @@ def status_line(status: int) -> bytes:
     return line
 
 
-def head_lines(status: int, headers: Iterable[Header]) -> bytes:
+def date_line(wall_s: float) -> bytes:
+    """Return the line of a response that was made at this time, in seconds since 1970 (RFC 9110, 6.6.1)."""
+    return b"date: %b\r\n" % formatdate(wall_s, usegmt=True).encode()
+
+
+def dated(whole: bytes, date: bytes) -> bytes:
+    """Return a response, of which `whole` is all, with this line behind its first one."""
+    end = whole.index(b"\n") + 1
+    return b"".join((whole[:end], date, whole[end:]))
+
+
+def header_lines(headers: Iterable[Header]) -> bytes:
+    """Return the lines of these headers."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+
+
+def head_lines(status: int, headers: Iterable[Header], date: bytes) -> bytes:
     """Return the lines of a response's head, without the empty one that ends it."""
-    lines = [name + b": " + value + b"\r\n" for name, value in headers]
-    return status_line(status) + b"".join(lines)
+    return status_line(status) + date + header_lines(headers)
 
 
-def begin(status: int, headers: Iterable[Header]) -> bytes:
-    """Return the part of a response that ends before the value of its Content-Length."""
-    return head_lines(status, headers) + b"content-length: "
-
-
-def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
-    """Return a whole response; its Content-Length is added to `headers`."""
-    return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
+def response(status: int, headers: Iterable[Header], body: bytes, date: bytes, *, is_head: bool = False) -> bytes:
+    """Return a whole response; its Content-Length is added to `headers`. One to HEAD has no body (RFC 9110, 9.3.2)."""
+    lines = head_lines(status, headers, date)
+    return b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), b"" if is_head else body)

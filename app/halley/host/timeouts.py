@@ -14,11 +14,12 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 from http import HTTPStatus
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
+from halley.host.responses import date_line, status_line
 from halley.settings import Limits
 from halley.transports.head import Head, Header
 
@@ -144,17 +145,22 @@ class UpgradeRoute(Protocol):
     def matches(self, url: bytes) -> bool:
         """Whether a request target is one of the route's paths."""
 
-    def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[Any, bytes]:
-        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
+    def open(self, head: Head, headers: Sequence[Header], http_version: str, target: bytes) -> tuple[Any, bytes]:
+        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`.
+
+        `target` is the request's as it was sent: in absolute form it names a host.
+        """
 
 
 class ServerContext:
-    """The limits, the five deadlines and the counts for telemetry that all connections of a server share.
+    """The limits, the five deadlines, the date and the counts for telemetry that all connections of a server share.
 
-    `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`.
+    `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`. `date` is the line of
+    its responses that says when they were made, and `ok_lines` are the status line of 200 and that one. A server that
+    is not `dated` has none: nodes remember the heads of each other's responses (`relay.py`).
     """
 
-    def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
+    def __init__(self, limits: Limits, hits: Counter[str] | None = None, *, is_dated: bool = True) -> None:
         self.limits = limits
         self.hits = Counter() if hits is None else hits
         self.heads: TimeoutQueue[Requester] = TimeoutQueue(limits.head_s)
@@ -168,6 +174,19 @@ class ServerContext:
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # connections that were aborted, mostly for being too slow
         self.tls_failed = 0
+        self._is_dated = is_dated
+        self._second = 0
+        self.date = b""
+        self.ok_lines = status_line(HTTPStatus.OK)
+        self._set_date()
+
+    def _set_date(self) -> None:
+        """Make the texts of the second that has begun."""
+        second = int(time())
+        if self._is_dated and second != self._second:
+            self._second = second
+            self.date = date_line(second)
+            self.ok_lines = status_line(HTTPStatus.OK) + self.date
 
     def add_sockets(self, sockets: UpgradeRoute) -> None:
         """Let connections become WebSockets of this route."""
@@ -180,6 +199,7 @@ class ServerContext:
 
     def sweep(self, now: float) -> bool:
         """End connections whose deadline has passed, `now` in monotonic seconds; whether there are more."""
+        self._set_date()
         has_more = [route.sweep(now) for route in self.sockets]
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1

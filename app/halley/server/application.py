@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,6 +18,9 @@ from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Guard, Rejection, check_framing
 from halley.transports.head import Head, route_path
 from halley.transports.middleware import reject
+
+_ALLOW: Final = (b"allow", b"GET, HEAD, POST, DELETE, OPTIONS")
+"""What is served at some path."""
 
 
 class Application:
@@ -55,6 +59,10 @@ class Application:
         except Rejection as rejection:
             telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
+            return
+        if scope.get("method") == "OPTIONS" and target_of(scope) == b"*":  # RFC 9110, 9.3.7
+            await send({"type": "http.response.start", "status": 204, "headers": [_ALLOW]})
+            await send({"type": "http.response.body", "body": b""})
             return
         try:
             await (endpoint or self._apis)(scope, receive, send)

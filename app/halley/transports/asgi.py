@@ -111,6 +111,9 @@ class AsgiConnection:
                     outcome = engine.resume(outcome, verdict, monotonic())
                 else:
                     outcome = await self._wait_for(outcome, departure)
+            if outcome is not None and self.is_over and not self._may_be_read(outcome):
+                self._give_back(outcome)
+                outcome = None
         finally:
             if self._departure is not None:
                 self._departure.cancel()
@@ -142,12 +145,20 @@ class AsgiConnection:
             outcome = answered.result() if answered.done() else None
             if outcome is None:
                 self._outcome.cancel()  # an outcome that comes from now on is returned to the engine at once
-            elif is_gone and not isinstance(outcome, AwaitHook):
+            elif is_gone and not (isinstance(outcome, AwaitHook) or self._may_be_read(outcome)):
                 self._give_back(outcome)
                 outcome = None
         if outcome is None and not is_gone:
             raise TimeoutError("a request was not answered by its deadline")
         return outcome
+
+    def _may_be_read(self, outcome: Outcome) -> bool:
+        """Whether a peer that has ended its stream is to be sent an outcome: a reply that only it can miss.
+
+        Of Halley's own host it is known that the peer may read on, and that nothing is raised if it cannot.
+        """
+        is_of_session = isinstance(outcome, Reply) and (outcome.events or outcome.answers_connect)
+        return isinstance(outcome, Reply) and not is_of_session and self._host is not None
 
     def _give_back(self, outcome: Outcome) -> None:
         """Return an outcome to the engine because the peer has disconnected."""
