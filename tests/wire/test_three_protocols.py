@@ -101,13 +101,15 @@ async def test_what_the_others_publish(served):
     await client.publish("robot.speed", [3.5], _idempotency_key="k")
     await client.publish("robot.speed", [3.5], _idempotency_key="k")
     assert (await robot.value("/robot/speed")).value == 3.5
+    assert (await client.ask(PUBLISH, {"acknowledge": True}, "robot.speed", [4.5], {}))[0] == PUBLISHED
+    assert (await robot.value("/robot/speed")).value == 4.5
     refused = await client.ask(PUBLISH, {"acknowledge": True}, "robot.speed", ["fast"])
     assert refused[4:] == ["wamp.error.invalid_argument", ["expected a value of type double"]]
     answer = await (await served.wire()).post(publish("/robot/speed", [1], clientId=live, id="2"))
     reply = next(message for message in answer.messages if message.get("id") == "2")
     assert (reply["successful"], reply["error"]) == (False, "400:double:value_type_mismatch")
     assert await robot.quiet() == []
-    assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5]
+    assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5, 4.5]
     for each in (robot, client):
         await each.close()
 

@@ -130,7 +130,7 @@ def test_payloads(shape: list[Any]) -> None:
     dying.engine.lost(world.now)
     world.turn()
     args, kwargs = ([*shape, None, None][at] for at in (0, 1))
-    payload = [] if args is None and kwargs is None else [args or []] if kwargs is None else [args or [], kwargs]
+    payload = [] if args is None and kwargs is None else [args or [], kwargs] if kwargs else [args or []]
     assert heir.hear()[4:] == payload
 
 

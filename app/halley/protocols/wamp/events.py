@@ -1,8 +1,9 @@
 """What a publication looks like in the broker and on the wire: its payload there, and its EVENT messages.
 
 A single positional argument is stored as a bare value, which is what the other protocols publish and receive. Anything
-else is stored as an object of arguments (`protocols/shapes.py`). The event's `shape` records which of them were sent;
-WAMP subscribers receive exactly those, including empty ones.
+else is stored as an object of arguments (`protocols/shapes.py`). The event's `shape` records which of them were sent,
+and WAMP subscribers receive those. Empty keyword arguments count as not sent, since many clients send them where there
+are none, and so do empty arguments in front of them: autobahn's callers get `{}` for both.
 
 An EVENT (Basic Profile, 6.2) is encoded once for all subscribers of a subscription that have the same format. JSON
 messages are assembled from existing JSON texts; only the binary serializers decode values.
@@ -28,9 +29,9 @@ def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer
 
     None stands for an element that was not sent. Raises `Unportable`.
     """
-    if kwargs is not None:
+    if kwargs:
         return text_of(serializer.to_json(args or []), serializer.to_json(kwargs)), ARGS_AND_KWARGS
-    if args is None:
+    if args is None or (not args and kwargs is not None):
         return NOTHING, NONE
     if len(args) == 1:
         return bytes(memoryview(serializer.to_json(args[0]))), BARE  # orjson's bytes keep kilobytes beyond their end
