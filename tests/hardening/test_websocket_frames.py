@@ -119,7 +119,6 @@ WRONG = {
     "nothing-to-continue-any-more": (fragments(b"[", b"1]") + sent(CONT, b"x"), 1002),
     "a-text-within-a-message": (sent(TEXT, b"[", flags=0) + text(b"[1]"), 1002),
     "a-binary-within-a-message": (sent(TEXT, b"[", flags=0) + sent(BINARY, b"x", flags=0), 1002),
-    "a-close-within-a-message": (sent(TEXT, b"[", flags=0) + close(1000), 1002),
     "close-of-one-byte": (sent(CLOSE, b"\x03"), 1002),
     **{
         f"close-with-{code}": (close(code), 1002)
@@ -168,6 +167,15 @@ async def test_a_close_that_is_allowed_is_echoed(door, code, served):
     await wire.send(close(code, "gute Nacht, é".encode()))
     farewell = await last_frame(wire)
     assert (farewell.code, farewell.reason) == (code, "gute Nacht, é")
+    assert await wire.is_closed()
+
+
+async def test_a_close_within_a_message_is_echoed_too(door, served):
+    """RFC 6455, 5.4 and 5.5: who gives up in the middle of a message may close there, and the rest never comes."""
+    wire = await opened(served, door)
+    await wire.send(sent(TEXT, b"[", flags=0) + close(4321, b"enough"))
+    farewell = await last_frame(wire)
+    assert (farewell.code, farewell.reason) == (4321, "enough")
     assert await wire.is_closed()
 
 

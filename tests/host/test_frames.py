@@ -1,6 +1,7 @@
 """Frames are read as the library `websockets` reads them, whatever a peer sends and however it is cut.
 
-But for one thing: the library counts a control frame towards the size of the message that it interrupts.
+But for two things: the library counts a control frame towards the size of the message that it interrupts, and refuses
+one that closes the connection there (RFC 6455, 5.4, lets all of them come there).
 """
 
 import logging
@@ -79,7 +80,11 @@ def test_any_bytes_are_read_as_by_the_library(frames, data):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     pieces = [bytes(stream[begin:end]) for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    assert as_we_read(pieces) == as_the_library_reads(pieces)
+    ours, theirs = as_we_read(pieces), as_the_library_reads(pieces)
+    if theirs[1] == (1002, "incomplete fragmented message"):
+        *before, (opcode, _, _) = ours[0]
+        ours, theirs = (before, opcode, ours[1]), (theirs[0], CLOSE, None)
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("control", [PING, PONG])

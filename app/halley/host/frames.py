@@ -185,8 +185,6 @@ class FrameReader:
             raise self._bad(str(error)) from None
         except UnicodeDecodeError as error:
             raise self._bad(f"{error.reason} at position {error.start}", INVALID_DATA) from None
-        if self._message_bytes is not None:
-            raise self._bad("incomplete fragmented message")
 
     def _too_big(self, length: int) -> BadFrame:
         error = PayloadTooBig(length, self._max_bytes - (self._message_bytes or 0))

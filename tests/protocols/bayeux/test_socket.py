@@ -95,6 +95,56 @@ def test_bw8_events_come_before_the_replies_of_the_same_turn(shore):
     assert [message.get("data", message.get("id")) for message in frame] == [0, 1, 2, "0", "1", "2"]
 
 
+@pytest.mark.parametrize("options", [{}, {"history": {}}, {"timestamp": True}], ids=["usual", "stored", "stamped"])
+def test_bw8_the_reply_to_a_subscription_comes_before_the_events_of_its_batch(options):
+    """BW8: as by long-polling. Its frame has the replies to that batch; the reply to a later publish follows its event."""
+    shore = Shore(**options)
+    peer, before = shore.join(), shore.join("/a")
+    client_id = peer.client_id
+    batch = (subscribe(client_id, "/a", id="s"), publish("/a", 1, clientId=client_id, id="p"))
+    peer.say(publish("/b", 0, clientId=client_id, id="earlier"))
+    peer.say(*batch)
+    if "history" in options:
+        shore.house.log.commit(now=shore.house.now)
+        shore.house.turn()
+    frames = [[message.get("data", message.get("id")) for message in frame] for frame in peer.link.left]
+    assert [each for frame in frames for each in frame] == ["earlier", "s", "p", 1]
+    assert [1] in frames
+    assert events(before.take()) == [1]
+    peer.take()
+    peer.say(publish("/a", 2, clientId=client_id, id="later"))
+    if "history" in options:
+        shore.house.log.commit(now=shore.house.now)
+        shore.house.turn()
+    assert [message.get("data", message.get("id")) for message in peer.take()] == [2, "later"]
+
+
+def test_bw8_a_subscription_leads_where_events_ride_with_connects():
+    """BW8, BW23: by one message with a connect, too, the event comes behind the replies."""
+    shore = Shore()
+    peer = shore.join(ext={"ack": True})
+    client_id = peer.client_id
+    peer.say(
+        subscribe(client_id, "/a", id="s"),
+        publish("/a", 1, clientId=client_id, id="p"),
+        socket_connect(client_id, id="c", ext={"ack": 1}),
+    )
+    assert [message.get("data", message.get("id")) for message in peer.take()] == ["s", "p", "c", 1]
+
+
+def test_bw8_a_subscription_leads_on_a_link_that_is_paused():
+    """BW8: what waits for the kernel keeps that order, and comes once."""
+    shore = Shore()
+    peer = shore.join()
+    client_id = peer.client_id
+    peer.engine.paused()
+    peer.say(subscribe(client_id, "/a", id="s"), publish("/a", 1, clientId=client_id, id="p"))
+    assert peer.take() == []
+    peer.engine.resumed(shore.house.now)
+    shore.house.turn()
+    assert [message.get("data", message.get("id")) for message in peer.take()] == ["s", "p", 1]
+
+
 def test_bw8_so_does_an_event_that_had_to_be_stored():
     """BW8: by one publish or several, of others too, and with nobody else's reply in between."""
     shore = Shore(history={})

@@ -33,7 +33,7 @@ from halley.protocols.bayeux.handshake import HandshakeHandler
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE, SUBSCRIBE
 from halley.protocols.bayeux.outcomes import (
     CALLBACK_POLLING,
     LONG_POLLING,
@@ -50,7 +50,7 @@ from halley.protocols.bayeux.outcomes import (
     Verdict,
 )
 from halley.protocols.bayeux.publishing import PublishHandler, is_publish, names_predecessor
-from halley.protocols.bayeux.replies import Replies
+from halley.protocols.bayeux.replies import Replies, turned
 from halley.protocols.bayeux.request import RequestHandler, client_id_of
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold, SocketHold
 from halley.protocols.bayeux.sessions import Sessions
@@ -354,7 +354,7 @@ class BayeuxEngine:
         handler.has_paused = False
         reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
-        if channel == "/meta/subscribe":
+        if channel == SUBSCRIBE:
             yield from self._subscriptions.subscribe(handler, message, reply)
         elif channel == "/meta/unsubscribe":
             yield from self._subscriptions.unsubscribe(handler, message, reply)
@@ -401,6 +401,9 @@ class BayeuxEngine:
             events = self._events_for(request, session, handler.now, handler)
         reply = self.replies.make(session, [*replies, *handler.extra], events, handler.now, request.connection)
         reply.answers_connect = bool(connects)
+        if request.transport is WEBSOCKET and any(message.get("channel") == SUBSCRIBE for message in request.messages):
+            reply.subscribes = True
+            reply.parts = turned(reply.parts, len(reply.parts) - len(replies) - len(handler.extra))  # events come last
         return reply
 
     def _hold_of(self, handler: RequestHandler, message: Message) -> Hold:

@@ -34,6 +34,7 @@ META = "/meta/"
 SERVICE = "/service/"
 CONNECT: Final = "/meta/connect"
 HANDSHAKE: Final = "/meta/handshake"
+SUBSCRIBE: Final = "/meta/subscribe"
 
 
 class Bounds(NamedTuple):

@@ -23,6 +23,7 @@ from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import (
     ReplyMessage,
+    body_of,
     decode_data,
     encode,
     escaped_bytes,
@@ -181,7 +182,7 @@ class Replies:
             texts = self._extended(session, messages, events, now)
             reply = self.of_texts(session, texts, [], events, connection)
             if session is not None and session.socket is connection:
-                reply.parts = _turned(texts, len(messages))
+                reply.parts = turned(texts, len(messages))
             return reply
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self.of_texts(session, parts, events, events, connection)
@@ -207,7 +208,7 @@ class Replies:
         if events and session is not None:
             session.unsettled = reply
             if session.socket is not None and session.socket is connection:  # events come first
-                reply.parts = _turned(parts, len(parts) - len(unencoded))
+                reply.parts = turned(parts, len(parts) - len(unencoded))
         return reply
 
     def take(
@@ -369,7 +370,36 @@ def begin_reply(hold: Hold, *, successful: bool) -> dict[str, Any]:
     return reply
 
 
-def _turned(parts: list[bytes], replies: int) -> list[bytes]:
+def framed(texts: list[bytes], replies: list[Reply], welcome: Reply | None) -> list[bytes]:
+    """Return the texts of events, and then those of replies, as WebSocket messages of `FRAME_BYTES` at most.
+
+    The reply that is the `welcome`, and one without messages, are messages of their own.
+    """
+    frames: list[bytes] = []
+    nbytes = sum(map(len, texts)) + len(texts)
+    for reply in replies:
+        parts = reply.parts
+        is_alone = reply is welcome or not parts
+        total = sum(map(len, parts)) + len(parts)
+        if texts and (is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
+            frames.append(body_of(texts))
+            texts, nbytes = [], 0
+        if is_alone:
+            frames.append(body_of(parts))
+            continue
+        for part in parts:
+            if texts and nbytes + len(part) > FRAME_BYTES:
+                frames.append(body_of(texts))
+                texts, nbytes = [], 0
+            texts.append(part)
+            nbytes += len(part) + 1
+    if texts:
+        frames.append(body_of(texts))
+    return frames
+
+
+def turned(parts: list[bytes], replies: int) -> list[bytes]:
+    """Return the parts of a reply with that many of the first ones at its end."""
     return parts[replies:] + parts[:replies]
 
 

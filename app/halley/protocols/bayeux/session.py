@@ -297,7 +297,7 @@ class Reply:
 
     `events` are the session's events among them, which return to its outbox if the reply is not written. With a
     `status` other than 200 the body is empty. `set_cookie` is the value of a new browser cookie. With `is_last` the
-    connection is to be closed afterwards.
+    connection is to be closed afterwards. `subscribes`: it has a reply to a subscription that came by a WebSocket.
     """
 
     __slots__ = (
@@ -311,6 +311,7 @@ class Reply:
         "session",
         "set_cookie",
         "status",
+        "subscribes",
     )
 
     left_s: float  # the session's time to expire when the reply was `delayed`
@@ -325,6 +326,7 @@ class Reply:
         self.set_cookie: str | None = None
         self.is_last = False
         self.is_settled = False
+        self.subscribes = False
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> list[Event]:
         """Forget and return the events for which `is_unwanted` is true: they do not return to the outbox."""

@@ -5,8 +5,9 @@ engine returns for it is written as a frame: always an array. A held connect is 
 where they must ride with its reply (`BayeuxSession.is_pushed`).
 
 What is written in one turn shares a frame: events first, so that the reply to a publish never overtakes what it stands
-for, then the replies in the order of their requests. A reply to a handshake has a frame of its own. A frame has at most
-`FRAME_BYTES`, unless one message alone is larger.
+for, then the replies in the order of their requests. The reply to a handshake has a frame of its own. So has that to a
+request with a subscription, which comes before the events: a client may listen only once it knows of that. A frame has
+at most `FRAME_BYTES`, unless one message alone is larger.
 
 The link is paused while the kernel has not taken all that was written. Nothing more is written then: events wait in the
 session's outbox, replies here. The events that were written last are unsettled until the link resumes. When the
@@ -34,12 +35,12 @@ from halley.broker.flow import GRACE_S
 from halley.broker.outbox import OVERHEAD_BYTES
 from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, parse, usual
 from halley.protocols.bayeux.engine import BayeuxEngine
-from halley.protocols.bayeux.messages import HttpContext, body_of
+from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import HANDSHAKE
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Paused, Request, Transport, Verdict
 from halley.protocols.bayeux.publishing import is_publish
 from halley.protocols.bayeux.relayed import MOST_RELAYED, SUCCEEDED, Relay, Relayed, RelayedRequest
-from halley.protocols.bayeux.replies import FRAME_BYTES
+from halley.protocols.bayeux.replies import framed
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.contract import (
     ABNORMAL,
@@ -371,6 +372,8 @@ class Socket:
         if self._is_paused:
             session.reads_until = min(session.reads_until, now + GRACE_S)
             return
+        if self._replies and not self._has_led(now):
+            return
         outbox, broker = session.outbox, self._engine.broker
         session.reads_until = inf
         if self._sockets.count_as_activity and outbox.queue:
@@ -385,6 +388,18 @@ class Socket:
                 return
         if self._replies:
             self._send_replies(now)
+
+    def _has_led(self, now: float) -> bool:
+        """Write the replies up to the last one to a subscription; whether all of it is in the kernel."""
+        replies = self._replies
+        count = max((number for number, reply in enumerate(replies, 1) if reply.subscribes), default=0)
+        if not count:
+            return True
+        self._replies = replies[:count]
+        is_in_kernel = self._has_sent(None, [], now)
+        self._replies = replies[count:]
+        self._late_bytes = sum(len(part) for reply in self._replies for part in reply.parts)
+        return is_in_kernel
 
     def _send_replies(self, now: float) -> None:
         if self._replies and not (self._is_paused or self.is_over):
@@ -407,9 +422,8 @@ class Socket:
             else:
                 self._replies, self._late_bytes = [], 0
             texts = [] if session is None else self._engine.replies.texts_of(session, events, now)
-            frames = self._framed(texts, replies)
-            if frames:
-                self._link.write(frames)
+            if frames := framed(texts, replies, self._welcome):
+                self._link.write([self._link.text(frame) for frame in frames])
         if not self._is_stalled():
             for event in events:
                 event.holds -= 1  # `Waiting.release`, inlined
@@ -429,30 +443,6 @@ class Socket:
 
     def _is_stalled(self) -> bool:
         return self._is_paused  # a call, since compilers take what was read before the write for still true
-
-    def _framed(self, texts: list[bytes], replies: list[Reply]) -> list[bytes]:
-        """Put the texts of events and then replies into frames."""
-        frames: list[bytes] = []
-        nbytes = sum(map(len, texts)) + len(texts)
-        for reply in replies:
-            parts = reply.parts
-            is_alone = reply is self._welcome or not parts
-            total = sum(map(len, parts)) + len(parts)
-            if texts and (is_alone or nbytes + total > FRAME_BYTES):  # its events stay together with it
-                frames.append(body_of(texts))
-                texts, nbytes = [], 0
-            if is_alone:
-                frames.append(body_of(parts))
-                continue
-            for part in parts:
-                if texts and nbytes + len(part) > FRAME_BYTES:
-                    frames.append(body_of(texts))
-                    texts, nbytes = [], 0
-                texts.append(part)
-                nbytes += len(part) + 1
-        if texts:
-            frames.append(body_of(texts))
-        return [self._link.text(frame) for frame in frames]
 
     # One request
 
