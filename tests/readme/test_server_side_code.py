@@ -11,8 +11,8 @@ from unittest.mock import ANY
 import uvicorn
 from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from readme.table import block
-from support import nt4
-from support.messages import subscribe
+from support import nt4, wamp
+from support.messages import connect, subscribe
 from support.server import DEADLINE_S, brisk, serving
 from support.wire import Wire, request
 
@@ -53,6 +53,15 @@ async def test_a_listener_changes_and_vetoes():
         assert replies[2:] == [{"channel": "/chat/a", "data": {"text": "hi", "from": "anonymous"}}]
         reply, event = (await wire.post(publish | {"data": "hello"})).messages
         assert (reply["successful"], event["data"]) == (True, "hello")
+        client = await wamp.join(served.url)
+        await client.subscribe("chat.a")
+        await client.publish("chat.a", [{"text": "hi"}], {}, exclude_me=False)
+        assert (await client.receive())[4:] == [[{"text": "hi", "from": "wamp"}]]
+        await client.close()
+        (reply,) = (await wire.post({"channel": "/chat/a", "data": {"text": "hi"}})).messages
+        assert reply["successful"]
+        (event,) = (await wire.post(connect(client_id, advice={"timeout": 0}))).data[1:]
+        assert event == {"text": "hi", "from": "http"}
 
 
 def test_the_listener_of_the_top_page_is_the_same():
