@@ -20,6 +20,8 @@ from starlette.staticfiles import StaticFiles
 from support.server import Served, brisk, serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halley.embed import Halley
     from halley.server.composition import Server
 
@@ -58,6 +60,11 @@ class ServerThread:
         loop.call_soon_threadsafe(event.set)
         await asyncio.to_thread(self._thread.join, DEADLINE_S)
         assert not self._thread.is_alive()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have the server's loop call a function."""
+        assert self._leave is not None
+        self._leave[0].call_soon_threadsafe(function)
 
     async def _serve(self) -> None:
         leave = asyncio.Event()

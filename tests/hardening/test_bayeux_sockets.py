@@ -13,6 +13,7 @@ from support.messages import connect, publish
 from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import post, request
 
+from halley.broker.limits import Watermark
 from halley.settings import Access, Token
 
 pytestmark = pytest.mark.faces(SHORT_WAY)
@@ -237,12 +238,48 @@ async def test_bw5_a_bearer_token_of_the_opening_request_is_the_default_identity
         assert served.house.broker.sessions[socket.client_id].authid == "bob"
 
 
-async def test_bw4_a_server_that_drains_opens_no_websocket():
-    """BW4, BW26: 503 with Retry-After."""
-    async with serving() as served:
+async def test_bw4_a_server_that_drains_opens_a_websocket_to_close_it():
+    """BW4, BW26: 1001, since a client may take a status for a server without WebSockets; beyond a rate 503."""
+    async with serving(brisk(bayeux={"turned_away_per_s": 3})) as served:
         served.house.engine.sessions.drain()
+        for _ in range(3):
+            socket = await BayeuxWire.open(served)
+            farewell = await socket.close_frame()
+            assert (farewell.code, farewell.reason) == (1001, "the server is shutting down")
         answer = await (await served.wire()).request(opening("/bayeux"))
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert answer.text == "the server is shutting down"
+
+
+async def test_a_server_that_is_full_opens_a_websocket_to_close_it():
+    """1013 while memory is short, and the refusal is counted once; with a rate of 0, 503."""
+    for per_s in (50, 0):
+        async with serving(brisk(bayeux={"turned_away_per_s": per_s})) as served:
+            before = await BayeuxWire.join(served)
+            served.house.broker.memory = Watermark(1)  # less than this process already uses
+            await served.until(lambda: served.house.broker.memory.is_over)
+            if per_s:
+                farewell = await (await BayeuxWire.open(served)).close_frame()
+                assert (farewell.code, farewell.reason) == (1013, "the server is full")
+                assert served.house.broker.hits["memory_share"] == 1
+            else:
+                answer = await (await served.wire()).request(opening("/bayeux"))
+                assert (answer.status, answer.text) == (503, "the server is full")
+            await before.hold()
+            served.house.broker.memory = Watermark(2**60)
+            await served.until(lambda served=served: not served.house.broker.memory.is_over)
+            await BayeuxWire.join(served)
+
+
+async def test_a_token_that_is_refused_is_a_status_at_any_time():
+    """A client that shows a wrong token is refused while the server drains, too: to come back would not help."""
+    settings = brisk(tokens=(Token("ann", "staff", f"sha256:{sha256(b'ann').hexdigest()}"),))
+    async with serving(settings) as served:
+        served.house.engine.sessions.drain()
+        answer = await (await served.wire()).request(opening("/bayeux", authorization="Bearer c4n4ry"))
+        assert answer.status == 401
+        socket = await BayeuxWire.open(served, authorization="Bearer ann")
+        assert (await socket.close_frame()).code == 1001
 
 
 async def test_a_full_server_says_so():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from halley.broker.commits import Commits
 from halley.broker.errors import (
+    AtCapacity,
     AudienceTooLong,
     BadKey,
     HistoryUnavailable,
@@ -152,10 +153,14 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
 
     def check_load(self, account: str | None = None) -> None:
         """Check that what waits, for `account`, and the process's memory are within limits. Raises `AtCapacity`."""
-        if self.waiting.is_over and (refusal := self.shares.refusal(account)) is not None:
+        if (refusal := self.load_refusal(account)) is not None:
             raise self.counted(refusal)
-        if self.memory.is_over:
-            raise self.counted(MemoryShort())
+
+    def load_refusal(self, account: str | None = None) -> AtCapacity | None:
+        """What `check_load` would raise now, which is not counted; None if it would raise nothing."""
+        if self.waiting.is_over and (refusal := self.shares.refusal(account)) is not None:
+            return refusal
+        return MemoryShort() if self.memory.is_over else None
 
     def open(self, session: Session, deadline: float, now: float) -> None:
         """Admit a session, with a deadline in monotonic seconds. Raises `AtCapacity`."""

@@ -129,6 +129,13 @@ class Bayeux:
     kill_s: float = knob(
         1.0, unit="s", low=0, zero="cut immediately", why="time for a client that is disconnected to read the reason"
     )
+    turned_away_per_s: float = knob(
+        50.0,
+        unit="WebSockets/s",
+        low=0,
+        zero="answered 503",
+        why="opened and closed at once while the server drains or is full: 503 is final for CometD's Jetty client",
+    )
     message_bytes: int = knob(
         262_144, unit="bytes", low=1_024, why="of one WebSocket message; then the connection is closed with 1009"
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from halley.broker.errors import AtCapacity, TokenRefused
+from halley.broker.errors import TokenRefused
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Engine, Link
 from halley.settings import Cookie
@@ -31,20 +31,20 @@ class BayeuxRoute(WebSocketRoute):
         return any(f"{path}/".startswith(f"{mount}/") for mount in self.service.paths)
 
     def check_head(self, head: Head) -> None:
-        """Check that connections are accepted now, and the token, if there is one. Raises `Rejection`."""
+        """Check the token, if there is one, and that connections are accepted now. Raises `Rejection`.
+
+        A client may take any status but 101 for a server without WebSockets, for as long as it runs. So where another
+        moment may do, the WebSocket is opened, and then closed (`BayeuxProtocol.connect`), as far as a limit allows.
+        """
         engine = self.bayeux.engine
-        if engine.replies.advisor.is_draining:
-            raise Rejection(503, "the server is shutting down", headers=(RETRY_AFTER,))
-        try:
-            engine.broker.check_load()
-        except AtCapacity:
-            raise Rejection(503, "the server is full", headers=(RETRY_AFTER,)) from None
         token = bearer_token(head.fields.get(b"authorization"))
         if token is not None and engine.identities.accept_tokens:
             try:
                 engine.identities.prove(token, engine.sessions.wall_s(monotonic()))
             except TokenRefused as refused:
                 raise Rejection(401, refused.reason, headers=(BAD_TOKEN,)) from None
+        if refusal := self.bayeux.refusal(monotonic()):
+            raise Rejection(503, refusal, headers=(RETRY_AFTER,))
 
     def choose(self, offered: Iterable[str]) -> str:  # noqa: ARG002 - none of them is
         """No subprotocol, which is empty."""

@@ -97,7 +97,7 @@ def test_bw8_events_come_before_the_replies_of_the_same_turn(shore):
 
 @pytest.mark.parametrize("options", [{}, {"history": {}}, {"timestamp": True}], ids=["usual", "stored", "stamped"])
 def test_bw8_the_reply_to_a_subscription_comes_before_the_events_of_its_batch(options):
-    """BW8: as by long-polling. Its frame has the replies to that batch; the reply to a later publish follows its event."""
+    """BW8: as by long-polling, in a frame of its own; the reply to a later publish follows its event."""
     shore = Shore(**options)
     peer, before = shore.join(), shore.join("/a")
     client_id = peer.client_id

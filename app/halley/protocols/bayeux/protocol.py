@@ -7,11 +7,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
+from halley.broker.limits import Meters
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.relayed import Relay
 from halley.protocols.bayeux.socket import Socket, Sockets
-from halley.protocols.contract import GOING_AWAY, Context, Count, Link, Pings, WaitFor, WebSocketService, WireProtocol
+from halley.protocols.contract import (
+    GOING_AWAY,
+    TRY_AGAIN_LATER,
+    Close,
+    Context,
+    Count,
+    Link,
+    Pings,
+    WaitFor,
+    WebSocketService,
+    WireProtocol,
+)
 
 _CHECKS = 4
 """Looks at each peer in one `ping_s`."""
@@ -26,6 +38,7 @@ class BayeuxProtocol(WireProtocol):
         options = engine.options
         self.engine = engine
         self.sockets = Sockets(engine, wait)
+        self._turned_away = Meters(options.turned_away_per_s, max(1, round(options.turned_away_per_s))).new()
         self.websocket = self.service = WebSocketService(
             tuple(path.rstrip("/") for path in options.paths),
             {"": Pings(options.ping_s, options.pong_s, lost_code=GOING_AWAY)},
@@ -50,9 +63,30 @@ class BayeuxProtocol(WireProtocol):
     ) -> Socket:
         """Make the engine for a WebSocket (`WireProtocol.connect`), which must have a session in time.
 
-        The rest is as `Socket` takes it.
+        It is closed at once while there is a `farewell`. The rest is as `Socket` takes it.
         """
-        return Socket(self.sockets, link, cast(HttpContext, context), now, cookies, token)
+        socket = Socket(self.sockets, link, cast(HttpContext, context), now, cookies, token)
+        if (farewell := self._farewell(is_counted=True)) is not None:
+            self.engine.sessions.send(socket, farewell)
+        return socket
+
+    def refusal(self, now: float) -> str:
+        """Why a WebSocket may not even be opened to be closed at once (`bayeux.turned_away_per_s`); empty if it may."""
+        farewell = self._farewell()
+        if farewell is None or (self._turned_away is not None and self._turned_away.admits(now)):
+            return ""
+        return farewell.reason
+
+    def _farewell(self, *, is_counted: bool = False) -> Close | None:
+        """What ends a WebSocket that is opened now, since the server is shutting down or is full; else None."""
+        if self.engine.replies.advisor.is_draining:
+            return Close([], GOING_AWAY, "the server is shutting down")
+        broker = self.engine.broker
+        if (refusal := broker.load_refusal()) is not None:
+            if is_counted:
+                broker.counted(refusal)
+            return Close([], TRY_AGAIN_LATER, "the server is full")
+        return None
 
     @property
     def holds(self) -> int:
