@@ -391,10 +391,11 @@ class Socket:
 
     def _has_led(self, now: float) -> bool:
         """Write the replies up to the last one to a subscription; whether all of it is in the kernel."""
-        replies = self._replies
-        count = max((number for number, reply in enumerate(replies, 1) if reply.subscribes), default=0)
-        if not count:
-            return True
+        replies, count = self._replies, len(self._replies)
+        while not replies[count - 1].subscribes:
+            count -= 1
+            if not count:
+                return True
         self._replies = replies[:count]
         is_in_kernel = self._has_sent(None, [], now)
         self._replies = replies[count:]
@@ -423,7 +424,7 @@ class Socket:
                 self._replies, self._late_bytes = [], 0
             texts = [] if session is None else self._engine.replies.texts_of(session, events, now)
             if frames := framed(texts, replies, self._welcome):
-                self._link.write([self._link.text(frame) for frame in frames])
+                self._link.write([*map(self._link.text, frames)])  # a comprehension would slow the rest down
         if not self._is_stalled():
             for event in events:
                 event.holds -= 1  # `Waiting.release`, inlined
