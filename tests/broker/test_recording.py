@@ -382,14 +382,36 @@ def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
         broker.commits.repeated(Event("b", b"1", idempotency_key="k", authid="ann"), NOW)
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("topic", ["a", "async", "loose"])
+def test_a_key_belongs_to_what_was_sent_with_it(broker, log, topic, is_committed):
+    """Other data are refused, also while the first is pending. Where one side does not know them the topic decides."""
+
+    def sent(digest):
+        event = Event(topic, b"changed by a listener", idempotency_key="k")
+        event.key_digest = digest
+        return event
+
+    broker.publish(sent(b"as sent."), NOW)
+    if is_committed:
+        log.commit(now=NOW)
+    for digest in (b"as sent.", None):
+        assert broker.commits.repeated(sent(digest), NOW) is not None
+    with pytest.raises(KeyReused):
+        broker.commits.repeated(sent(b"another."), NOW)
+    broker.commits.keys.remember(None, "k", Published(topic, 1, 1), NOW)
+    assert broker.commits.repeated(sent(b"another."), NOW) == Published(topic, 1, 1)
+
+
 def test_keys_are_bounded_by_number_and_age():
     """The settings `keys` and `key_age_s` bound the keys, by default 100,000 for 10 minutes; the oldest go first."""
     broker = Broker(Limits(), history=replace(History(), keys=2, key_age_s=600))
     keys = broker.commits.keys
     for number in range(3):
         keys.remember(None, str(number), Published("a", number, 0), 1_000.0 + number)
-    assert [keys.find(None, str(number), "a", 1_010.0) is not None for number in range(3)] == [False, True, True]
-    assert keys.find(None, "1", "a", 1_601.5) is None
+    used = Event("a", b"")
+    assert [keys.find(used, str(number), 1_010.0) is not None for number in range(3)] == [False, True, True]
+    assert keys.find(used, "1", 1_601.5) is None
     keys.sweep(1_601.5)
     assert broker.hits == {"keys": 1}
     assert len(keys) == 1

@@ -158,6 +158,21 @@ def test_the_same_key_at_two_servers_at_once_is_one_event(broker, log, hearer):
     assert broker.commits.repeated(again, NOW) == Published("a", 1, 1_001)
 
 
+@pytest.mark.parametrize(
+    ("own", "of_the_first", "refusal"),
+    [(b"11111111", b"22222222", KeyReused), (b"11111111", b"11111111", type(None)), (b"11111111", None, type(None))],
+)
+def test_a_key_that_another_server_used_for_other_data_is_refused(broker, log, hearer, own, of_the_first, refusal):
+    """Both were published at once, and neither server knew of the other; nobody hears the second in any case."""
+    published, told = event(1), Told()
+    published.idempotency_key, published.key_digest = "k", own
+    me = broker.publish(published, NOW)
+    me.waiters.append(told)
+    broker.commits.arrived([stranger("x", 1, key="k")], NOW)
+    broker.commits.repeated_late(me, Published("a", 1, 1_001, of_the_first), NOW)
+    assert (told.news, payloads(hearer.outbox.take())) == ([(1, 1_001, refusal)], [b"x"])
+
+
 def test_a_key_that_another_server_used_for_another_topic_is_refused(broker, log, hearer):
     """As it would be at one server."""
     me, told = publish(broker, 1, key="k"), Told()

@@ -84,6 +84,19 @@ def test_queries_find_what_they_ask_for(old, rows, topic, is_reverse):
         assert log.history.read(Query(((Pattern(Match.EXACT, "com.example.topic"), 0),), 332)).events == []
 
 
+def test_what_is_sent_with_keys_is_remembered_from_now_on(old, rows):
+    """Of the keys that are there only the channel is known; the newest segment gets the digests of new ones."""
+    with OpenLog(old, **SMALL) as log:
+        assert {each.published.key_digest for each in log.history.recent_keys()} == {None}
+        log.append_to("news", idempotency_key="new", key_digest=b"12345678")
+        log.write("without a key")
+        assert len(log.history.folder.segments) == 4
+    with OpenLog(old, **SMALL) as log:
+        digests = {each.key: each.published.key_digest for each in log.history.recent_keys()}
+        assert (digests["k328"], digests["new"]) == (None, b"12345678")
+    assert verify(old).damage == []
+
+
 def test_it_is_continued(old, rows):
     """Writing, retention, purging and salvaging work over old and new segments."""
     with ClockedLog(old, (ALL, 3_600.0, True), wall=1_700_000_300.0) as log:

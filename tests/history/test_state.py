@@ -206,10 +206,10 @@ class Failing:
         self.fails = False
         write = SegmentWriter.write
 
-        def failing(segment, rows, state):
+        def failing(segment, *group):
             if self.fails:
                 raise error
-            write(segment, rows, state)
+            write(segment, *group)
 
         monkeypatch.setattr(SegmentWriter, "write", failing)
 

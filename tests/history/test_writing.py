@@ -250,7 +250,7 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
         assert [each.key for each in found] == [f"k{number}" for number in range(50, 150)]
         for each in found:
             row = published[each.key]
-            assert (each.authid, each.published) == (row.authid, ("news", row.offset, row.publication))
+            assert (each.authid, each.published) == (row.authid, ("news", row.offset, row.publication, None))
             assert 0 <= each.age_s < 60
         assert [each.age_s for each in found] == sorted((each.age_s for each in found), reverse=True)
 

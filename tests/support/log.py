@@ -121,6 +121,7 @@ class OpenLog:
         time_us: int = 0,
         shape: str = BARE,
         details: str | None = None,
+        key_digest: bytes | None = None,
         **fields: Any,
     ) -> int:
         """Append one event with these fields, without waiting for the disk; return its publication.
@@ -128,7 +129,7 @@ class OpenLog:
         Its time is the present unless `time_us` is given.
         """
         event = self.event(payload, topic, **fields)
-        event.shape, event.details = shape, details
+        event.shape, event.details, event.key_digest = shape, details, key_digest
         event.time_us = time_us or event.time_us
         self.history.append(Entry(event))
         return event.publication

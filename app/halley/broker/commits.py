@@ -12,9 +12,11 @@ between history and live: sessions that replay receive recorded events from `com
 Where several servers share a log (`begin`), the events of the others arrive through it too, and every recorded event is
 delivered when it has its place in the log: else two servers would deliver in two orders.
 
-A publisher that got no reply can repeat its publish with the same idempotency key, and the event is published once. A
-key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs. When there are
-too many keys, those of the anonymous go first (`shared_table.py`).
+A publisher that got no reply can repeat its publish with the same idempotency key, and the event is published once.
+A publish with its key and another topic or other data is not a repeat, and is refused; where it is not known what was
+sent first, the topic alone decides (`is_repeat`). A key belongs to an authid, so one client cannot use up another's
+keys; all anonymous clients share theirs. When there are too many keys, those of the anonymous go first
+(`shared_table.py`).
 """
 
 from __future__ import annotations
@@ -90,6 +92,15 @@ class Published(NamedTuple):
     topic: str
     position: int
     publication: int
+    key_digest: bytes | None = None
+
+
+def is_repeat(event: Event, first: Event | Published) -> bool:
+    """Whether an event is the same as the first with its key, as far as that is known: its topic, and what was sent."""
+    if event.topic != first.topic:
+        return False
+    own, known = event.key_digest, first.key_digest
+    return own is None or known is None or own == known
 
 
 class Keys:
@@ -111,17 +122,17 @@ class Keys:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, authid: str | None, key: str, topic: str, now: float) -> Pending | Published | None:
-        """What was published with that key; None if the key is unknown or expired.
+    def find(self, event: Event, key: str, now: float) -> Pending | Published | None:
+        """What was published with the key of `event`; None if the key is unknown or expired.
 
-        Raises `KeyReused` if the key belongs to another topic.
+        Raises `KeyReused` if that was another event.
         """
-        known = self._known
+        known, authid = self._known, event.authid
         entry = (known.anonymous if authid is None else known.others).get((authid, key))
         if entry is None or now - entry[0] > self._age_s:
             return None
         found = entry[1]
-        if (found.event if isinstance(found, Pending) else found).topic != topic:
+        if not is_repeat(event, found.event if isinstance(found, Pending) else found):
             raise KeyReused
         return found
 
@@ -377,8 +388,8 @@ class Commits:
     def repeated_late(self, pending: Pending, first: Published, now: float) -> None:
         """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.
 
-        It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where that one has
-        another topic.
+        It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where it does not
+        repeat that one.
         """
         assert pending.event.idempotency_key is not None
         self.delivered_before(pending, first, now)
@@ -398,7 +409,7 @@ class Commits:
         if event.idempotency_key is not None:
             self.keys.remember(event.authid, event.idempotency_key, first, now)
         event.position, event.publication = first.position, first.publication
-        self._notify(pending, None if event.topic == first.topic else KeyReused(), now)
+        self._notify(pending, None if is_repeat(event, first) else KeyReused(), now)
 
     def settle_value(self, pending: Pending, refusal: Refusal | None, now: float) -> None:
         """Settle a value that another server has taken or refused; it was pending, but not in the log."""
@@ -430,7 +441,7 @@ class Commits:
         """Remember under its idempotency key, which it has, an event that is published, or is not yet delivered."""
         assert event.idempotency_key is not None
         if pending is None or pending.is_delivered:
-            published = Published(event.topic, event.position, event.publication)
+            published = Published(event.topic, event.position, event.publication, event.key_digest)
             self.keys.remember(event.authid, event.idempotency_key, published, now)
         else:
             self.keys.remember(event.authid, event.idempotency_key, pending, now)
@@ -442,7 +453,7 @@ class Commits:
         """
         if event.idempotency_key is None:
             return None
-        found = self.keys.find(event.authid, event.idempotency_key, event.topic, now)
+        found = self.keys.find(event, event.idempotency_key, now)
         if isinstance(found, Pending) and found.since <= now - self.options.commit_s:
             raise self._counted(OutcomeUnknown())
         return found

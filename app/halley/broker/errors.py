@@ -176,7 +176,7 @@ class KeyTooLong(BadKey):
 
 
 class KeyReused(Refusal):
-    """The idempotency key was already used for another topic."""
+    """The idempotency key was already used for another topic, or for other data."""
 
     reason = "idempotency_key_reused"
 

@@ -95,8 +95,10 @@ class Event:
     """One publication, the same for all its subscribers, whether it is live, from another server or from the history.
 
     `topic` is canonical, `payload` the value as JSON text. `publisher` is the id of the publishing session if it had
-    one; `authid` and `role` are the publisher's identity. `chosen` restricts delivery to some sessions; an event that
-    `is_transient` was meant for some and not others by its publisher, and is not logged, since sessions end.
+    one; `authid` and `role` are the publisher's identity. With an idempotency key comes `key_digest`, that of the data
+    as the client sent them (`protocols/value_digest.py`), where it is known. `chosen` restricts delivery to some
+    sessions; an event that `is_transient` was meant for some and not others by its publisher, and is not logged, since
+    sessions end.
 
     Bayeux's sessions may get one that `is_lazy` later, with others.
 
@@ -118,6 +120,7 @@ class Event:
         "idempotency_key",
         "is_lazy",
         "is_transient",
+        "key_digest",
         "matched",
         "nt4_time_us",
         "nt4_type",
@@ -150,6 +153,7 @@ class Event:
         self.authid = authid
         self.role = role
         self.idempotency_key = idempotency_key
+        self.key_digest: bytes | None = None
         self.audience = audience
         self.chosen: SessionFilter | None = None
         self.is_transient = False

@@ -13,6 +13,7 @@ their own threads. Nothing here uses the event loop, and nothing is awaited.
     segment.py           one segment's file: schema, writing a group, opening it
     seals.py             the seal of a full segment: digests of its blocks; the thread that seals
     writer.py            the writer's thread: groups, one fsync each, failures, rolling over to the next segment
+    key_digests.py       what was sent with idempotency keys, as digests next to the rows
     state.py             what is saved with the rows, in the newest segment: in a cluster, how far its stream is applied
 
     segment_reader.py    what a segment can be asked for; the pool of open ones: which has an offset, which are verified

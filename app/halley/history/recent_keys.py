@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from halley.broker.commits import Published
 from halley.broker.shared_table import part_of
-from halley.history import segment
+from halley.history import key_digests, segment
 from halley.history.folder import Segment
 from halley.history.stored import COLUMNS, Stored
 
@@ -59,9 +59,10 @@ def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float)
         with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
             ages = age.along(connection, last, room)
             rows = _keyed(connection, min(ages), last) if ages else []
+            digests = key_digests.read(connection, min(ages), last) if ages else {}
             for row in rows:
                 if row.offset in ages:
-                    published = Published(row.topic, row.offset, row.publication)
+                    published = Published(row.topic, row.offset, row.publication, digests.get(row.offset))
                     found.append(RecentKey(row.authid, row.idempotency_key or "", published, ages[row.offset] / 1e6))
     superfluous = len(found) - most
     kept = []

@@ -2,7 +2,8 @@
 
 Where there is another copy of the log, what it has is filled in (`fill`), also in holes, which are none any more then.
 
-An erased event is replaced by a tombstone with its offset, time and publication (`stored.tombstone`). The new file has
+An erased event is replaced by a tombstone with its offset, time and publication (`stored.tombstone`), and the digest of
+what came with its idempotency key goes with it; those of other events stay (`key_digests.py`). The new file has
 nothing else of the event, neither in free pages nor in a WAL. It replaces the old file in three steps, each on disk
 before the next: the old seal is deleted, the new file is renamed over the old one, the new seal is put in place. After
 a crash the old or the new segment is there; without a seal it is examined and sealed at the next start (`recovery.py`).
@@ -29,7 +30,7 @@ import orjson
 
 from halley.broker.events import Publications
 from halley.broker.ports import Erasure
-from halley.history import seals, segment
+from halley.history import key_digests, seals, segment
 from halley.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
 from halley.history.damage import Damage, is_passing, joined, outside
 from halley.history.examination import examine, highest_offset, intact_rows
@@ -66,7 +67,7 @@ def _count_chosen(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int,
     """How many of a segment's rows are chosen, and whether all of its rows can be read and no byte has changed."""
     count, last = 0, listed.first - 1
     is_whole = _is_as_sealed(listed)
-    for rows in _intact_rows(listed, with_refused=True):
+    for rows, _ in _intact_rows(listed, with_refused=True):
         for row in rows:
             count += is_chosen(row)
             is_whole = is_whole and not any(outside(last + 1, row.offset - 1, holes))
@@ -222,10 +223,11 @@ def concerned_by(erasure: Erasure, last: int = NEVER) -> Chosen:
     return lambda row: row.offset <= last and is_concerned(row, erasure)
 
 
-def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[list[Stored]]:
-    """The rows of a segment that can be read, also those of refused events above its last offset if `with_refused`.
+def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[tuple[list[Stored], sqlite3.Connection]]:
+    """The rows of a segment that can be read, and what they are read by.
 
-    Raises `sqlite3.Error` where the system is short of a resource.
+    With `with_refused` also those of refused events above its last offset. Raises `sqlite3.Error` where the system is
+    short of a resource.
     """
     if not listed.path.exists():
         return
@@ -240,7 +242,8 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         with suppress(sqlite3.DatabaseError):  # it may be damaged
             if with_refused:
                 last = max(last, connection.execute("select max(offset) from stored").fetchone()[0] or 0)
-        yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
+        for rows in intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first))):
+            yield rows, connection
 
 
 def _rewrite(
@@ -257,9 +260,11 @@ def _rewrite(
     delete(draft)
     meta: dict[str, Any] = {**folder.identity.meta(listed.first)}
     with closing(segment.create(draft, folder.log_id, listed.first, **meta)) as new:
-        for rows in _intact_rows(listed):
+        for rows, connection in _intact_rows(listed):
             if rows:
-                new.write([tombstone(row) if is_chosen is not None and is_chosen(row) else row for row in rows])
+                digests = key_digests.read(connection, rows[0].offset, rows[-1].offset)
+                kept = [tombstone(row) if is_chosen is not None and is_chosen(row) else row for row in rows]
+                new.write(kept, digests=digests)
             for row in rows:
                 if row.offset != last + 1:
                     lost.append((last + 1, row.offset - 1))

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from halley.history import key_digests
 from halley.history import state as saved_state
 from halley.history.checksummed_json import DRAFT, place_of, private, sync_folder
+from halley.history.key_digests import Digests
 from halley.history.state import Encoded, Name
 from halley.history.stored import COLUMNS, Stored
 
@@ -58,18 +60,19 @@ _SCHEMA = """
     create table stored (
         offset integer primary key, time_us integer not null, topic_id integer not null, publication integer not null,
         protocol text not null, shape text not null, payload text, details text, audience_id integer not null,
-        authid text, role text, nt4_type text, nt4_time_us integer, idempotency_key text, crc integer not null
+        authid text, role text, nt4_type text, nt4_time_us integer, idempotency_key text, crc integer not null,
+        KEY_DIGEST blob
     );
     create index by_topic on stored (topic_id, audience_id, offset);
     create view events as
         select COLUMNS from stored
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
-""".replace("COLUMNS", ", ".join(COLUMNS))
+""".replace("COLUMNS", ", ".join(COLUMNS)).replace("KEY_DIGEST", key_digests.COLUMN)
 _SHARED = "protocol", "shape", "role"
 """Columns with few values: in one statement all rows have the same, which is bound once."""
 
 _ALWAYS = "offset", "time_us", "topic_id", "publication", "audience_id", "crc"
-_OPTIONAL = "payload", "details", "authid", "nt4_type", "nt4_time_us", "idempotency_key"
+_OPTIONAL = "payload", "details", "authid", "nt4_type", "nt4_time_us", "idempotency_key", key_digests.COLUMN
 _MOST_AT_ONCE = 256
 """Rows in one statement at most; there is one statement for each power of two up to this."""
 
@@ -258,6 +261,7 @@ class SegmentWriter:
         self.wal_bytes = 0
         self._held_bytes = 0
         self._has_state = False  # or it is not known
+        self._has_digests = key_digests.has_column(connection)
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.
         self._read_only = read(path, is_sealed=False)
@@ -266,14 +270,18 @@ class SegmentWriter:
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
 
-    def write(self, rows: Sequence[Stored], state: Encoded = NO_STATE) -> None:
+    def write(self, rows: Sequence[Stored], state: Encoded = NO_STATE, digests: Digests = key_digests.NONE) -> None:
         """Commit a group of consecutive rows, with what changes of the log's `state`, and wait until it is on disk.
 
-        Raises `sqlite3.Error`; then none of the rows counts as long as the log is open, and the segment must be
-        abandoned. If it is `CommitUncertain`, they may count when the log is opened again; else they never do.
+        `digests` are those of rows with idempotency keys, by offset. Raises `sqlite3.Error`; then none of the rows
+        counts as long as the log is open, and the segment must be abandoned. If it is `CommitUncertain`, they may count
+        when the log is opened again; else they never do.
         """
         connection = self.connection
         connection.execute("begin immediate")
+        if digests and not self._has_digests:
+            key_digests.add_column(connection)
+            self._has_digests = True
         topic_ids, audience_ids = self._topics, self._audiences
         by_form: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
         topics = set()
@@ -289,7 +297,8 @@ class SegmentWriter:
                 audience_id = self._number(audience_ids, "audiences", audience)
             topics.add(topic_id)
             nbytes += _ROW_BYTES + len(payload or "")
-            optional = (payload, details, authid, nt4_type, nt4_time_us, key)
+            digest = None if key is None or offset not in digests else key_digests.sealed(digests[offset], offset)
+            optional = (payload, details, authid, nt4_type, nt4_time_us, key, digest)
             given = tuple([value is not None for value in optional])
             values = by_form[protocol, shape, role, given]
             values += (offset, time_us, topic_id, publication, audience_id, crc)

@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     audience         JSON text of the four fields of `Audience`; None: all users who may read the topic
     authid, role     of the publisher; None where unknown
     nt4_*            a NetworkTables value's type and time
-    idempotency_key  the publisher's key, or None
+    idempotency_key  the publisher's key, or None; the digest of what came with it is elsewhere (`key_digests.py`)
     crc              `checksum` of all other columns, in this order
     """
 

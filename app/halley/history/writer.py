@@ -36,6 +36,7 @@ from halley.broker.events import Publications
 from halley.broker.pending import Entry
 from halley.history import segment
 from halley.history.folder import Folder, Segment, delete
+from halley.history.key_digests import NONE, Digests
 from halley.history.recovery import Recovery
 from halley.history.seals import Sealer
 from halley.history.segment import SegmentWriter
@@ -212,12 +213,15 @@ class LogWriter:
         """Wait as `written` does, and end the current segment there, so that it is sealed."""
         return self._done(self._roll, timeout_s)
 
-    def copy(self, rows: list[Stored], timeout_s: float) -> bool:
-        """Write rows of another folder with the same log, which follow `head`; False if they are not on disk."""
+    def copy(self, rows: list[Stored], timeout_s: float, digests: Digests = NONE) -> bool:
+        """Write rows of another folder with the same log, which follow `head`; False if they are not on disk.
+
+        `digests` are those of their idempotency keys, as far as they are known.
+        """
 
         def work() -> None:
             if rows[0].offset == self.head + 1:
-                self._commit([], rows, {}, self._sequence)
+                self._commit([], rows, {}, self._sequence, digests)
 
         return self._done(work, timeout_s) and self.head == rows[-1].offset
 
@@ -301,6 +305,7 @@ class LogWriter:
         """
         part: list[Entry | Change] = []
         rows: list[Stored] = []
+        digests: dict[int, bytes] = {}
         changed: dict[Name, Any] = {}
         if self.state.values and not next((entry.position for entry in group if entry.is_recorded), 1):
             self._waiting, self._sequence = dict.fromkeys(self.state.values), 0  # from now on it is another log
@@ -312,25 +317,35 @@ class LogWriter:
                     if event.position and event.position != offset:
                         raise HistoryUnavailable
                     rows.append(row_of(event, offset))
+                    if event.key_digest is not None:
+                        digests[offset] = event.key_digest
                 elif isinstance(entry, Change):
                     sequence = entry.behind(sequence, self.head + len(rows))
                     changed.update(entry.values)
             except (TypeError, ValueError, HistoryUnavailable) as error:
-                self._commit(part, rows, changed, sequence)
+                self._commit(part, rows, changed, sequence, digests)
                 self._report(NotWritten([entry], error if isinstance(error, HistoryUnavailable) else Unstorable()))
-                part, rows, changed, sequence = [], [], {}, self._sequence
+                part, rows, changed, sequence, digests = [], [], {}, self._sequence, {}
                 continue
             part.append(entry)
-        self._commit(part, rows, changed, sequence)
+        self._commit(part, rows, changed, sequence, digests)
 
     def _commit(
-        self, entries: list[Entry | Change], rows: list[Stored], changed: dict[Name, Any], sequence: int
+        self,
+        entries: list[Entry | Change],
+        rows: list[Stored],
+        changed: dict[Name, Any],
+        sequence: int,
+        digests: Digests,
     ) -> None:
-        """Write and report a group, with what it changes of the state, which makes that the state of `sequence`."""
+        """Write and report a group, with what it changes of the state, which makes that the state of `sequence`.
+
+        `digests` are those of the idempotency keys in its rows.
+        """
         first = self.head + 1
         values = self._waiting | changed if self._waiting else changed
         if rows:
-            refusal = self._stored(rows, values, sequence)
+            refusal = self._stored(rows, values, sequence, digests)
             if refusal is not None:
                 self._report(NotWritten(entries, refusal))
                 return
@@ -344,14 +359,16 @@ class LogWriter:
         if rows:
             self._checkpoint()
 
-    def _stored(self, rows: list[Stored], values: dict[Name, Any], sequence: int) -> Refusal | None:
+    def _stored(
+        self, rows: list[Stored], values: dict[Name, Any], sequence: int, digests: Digests = NONE
+    ) -> Refusal | None:
         """Commit rows and changed values of the state to the current segment; why not, if that fails."""
         if (self._current is None or self._is_moved) and not self._ensure_segment():
             return self._why()
         assert self._current is not None
         changed = encoded(values) if values else segment.NO_STATE
         try:
-            self._current.write(rows, changed)
+            self._current.write(rows, changed, digests)
         except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
             self._abandon()
             return CommitFailed() if isinstance(error, segment.CommitUncertain) else self._why()

@@ -39,7 +39,7 @@ HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the event's commit h
 IDEMPOTENCY_KEY_INVALID = "400::idempotency_key_invalid"
 AUDIENCE_INVALID = "400::audience_invalid"  # an unknown field, not a list of names, or too many names
 PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # no event was published with the key in `ext.after`
-IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # the key was used for a publish to another channel
+IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # for another channel, or for other data
 
 VALUE_TYPE_MISMATCH = "400:{}:value_type_mismatch"  # the argument is the type of the channel's NetworkTables topic
 VALUE_FOR_SOME = (

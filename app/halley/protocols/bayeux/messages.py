@@ -54,10 +54,23 @@ class Message:
     `fields` is the whole JSON object as the extensions returned it, for listeners; `sent` is the object as the client
     sent it, for the reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is the HTTP
     request that carried the message, if there was one. `sender` is the session that sent it, or, without a session,
-    what the request has proved; it is set before the hooks of a program are asked about the message.
+    what the request has proved; it is set before the hooks of a program are asked about the message. `sent_digest` is
+    that of the data as the client sent them with an idempotency key, if an extension may have changed them.
     """
 
-    __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sender", "sent")
+    __slots__ = (
+        "advice",
+        "channel",
+        "client_id",
+        "context",
+        "data",
+        "ext",
+        "fields",
+        "id",
+        "sender",
+        "sent",
+        "sent_digest",
+    )
 
     def __init__(
         self, fields: dict[str, Any], context: HttpContext | None = None, sent: dict[str, Any] | None = None
@@ -66,6 +79,7 @@ class Message:
         self.fields = fields
         self.sent = fields if sent is None else sent
         self.context = context
+        self.sent_digest: bytes | None = None
         self.sender: Session | Proof = ANONYMOUS
         self.id = fields.get("id")
         if not is_id(self.id) and self.id is not None:

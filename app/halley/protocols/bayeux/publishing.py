@@ -33,6 +33,7 @@ from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.binary import bytes_of
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.idempotency import KEY, key_digest
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
 from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern
 from halley.protocols.bayeux.outcomes import Request, Steps, Transport
@@ -90,6 +91,7 @@ class PublishHandler:
         if message.ext is not None and not is_service:
             event.details = self._details(message.ext, without="binary" if are_bytes else "")
             traceparent = message.ext.get(IN_BAYEUX, traceparent)
+            self._take_key(message, event)
             if message.ext.get("lazy") is True:
                 self._laziness.mark(event)
         if traceparent is not None and not is_service:
@@ -100,7 +102,6 @@ class PublishHandler:
         yield from self._authorization.authorize(handler, session, "publish", wanted, message, visitor)
         self._authorization.ensure_channel(channel, handler.now)
         if not is_service:
-            event.idempotency_key = self._key(message, "idempotency_key")
             if self._was_published(handler, event, reply, message):
                 return
             event.audience = self._audience(message)
@@ -170,12 +171,18 @@ class PublishHandler:
             handler.hold_back(earlier, reply, message.sent)
         return earlier is not None
 
+    def _take_key(self, message: Message, event: Event) -> None:
+        """Give an event the idempotency key of its message, if that has one, and the digest of what came with it."""
+        event.idempotency_key = self._key(message, KEY)
+        if event.idempotency_key is not None:
+            event.key_digest = key_digest(message, event.payload)
+
     def _check_predecessor(self, message: Message, event: Event, now: float) -> None:
         """Check that the publish named by `ext.after` was made, so that a repeated one is not overtaken by this one."""
         after = self._key(message, "after")
         if after is None:
             return
-        own = self._key(message, "idempotency_key")
+        own = self._key(message, KEY)
         keys, authid = self._broker.commits.keys, event.authid
         if not keys.has(authid, after, now) and not (own and keys.has(authid, own, now)):
             raise Fault(errors.PREDECESSOR_UNKNOWN)

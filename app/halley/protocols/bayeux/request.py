@@ -14,6 +14,7 @@ from halley.broker.policy import Identities, Identity, Proof, proved_by
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Fields, Refused
+from halley.protocols.bayeux.idempotency import sent_digest
 from halley.protocols.bayeux.messages import Message, ReplyMessage, encode, encode_data
 from halley.protocols.bayeux.names import CONNECT
 from halley.protocols.bayeux.outcomes import AwaitHook, AwaitTurn, Paused, Request, Steps
@@ -109,6 +110,7 @@ class RequestHandler:
     def _extended(self, message: Message) -> Message:
         """Pass a message through the extensions. Raises `Fault`."""
         fields, context, session = message.fields, message.context, self._session_if_known(message)
+        digest = sent_digest(message, reads_bytes=self._sessions.options.bytes == "z85")
 
         def identify() -> Identity:
             with suppress(Fault):
@@ -122,7 +124,9 @@ class RequestHandler:
             raise Fault(error, refused.advice, refused.ext) from None
         if changed is None:
             raise Fault(errors.MESSAGE_DELETED)
-        return Message(changed, context, sent=fields)
+        extended = Message(changed, context, sent=fields)
+        extended.sent_digest = digest
+        return extended
 
     def visitor(self) -> Proof:
         """What a request without a session has proved; checked once a request, since a signature costs time.

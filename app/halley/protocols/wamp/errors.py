@@ -98,7 +98,7 @@ class AuthenticationDenied(WampError):
 _URIS: tuple[tuple[type[Exception], str, str], ...] = (
     (broker.InvalidName, INVALID_URI, ""),
     (broker.OutcomeUnknown, TIMEOUT, "it is unknown whether the history has stored the publication"),
-    (broker.KeyReused, INVALID_ARGUMENT, "the idempotency key was already used for another topic"),
+    (broker.KeyReused, INVALID_ARGUMENT, "the idempotency key was already used for another topic or other data"),
     (broker.HistoryUnavailable, UNAVAILABLE, "the history cannot store the publication now"),
     (broker.WrongType, INVALID_ARGUMENT, "expected a value of type {}"),
     (broker.NotForAll, INVALID_ARGUMENT, "a NetworkTables value must be for all subscribers"),

@@ -15,11 +15,13 @@ from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.traceparent import IN_WAMP
 from halley.protocols.contract import ProgramDecisions
+from halley.protocols.value_digest import digest_of
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
 from halley.protocols.wamp.events import reshaped, to_payload
 from halley.protocols.wamp.messages import PUBLISHED, Publish, audience_of, flag_option, ids_option, text_option
 from halley.protocols.wamp.names import is_own
+from halley.protocols.wamp.serializers import Serializer
 from halley.protocols.wamp.session import Realm, WampSession
 from halley.protocols.wamp.state import RouterState
 
@@ -69,6 +71,8 @@ class Publishing:
             _apply_options(event, session, options)
             event.audience = self._audience(options)
             event.idempotency_key = self._key(options)
+            if event.idempotency_key is not None:
+                event.key_digest = _digest_of(message, payload, session.engine.format.serializer)
         if not is_plain or message.kwargs is not None:
             self._trace(event, message)
         return event
@@ -186,6 +190,14 @@ class PublishAck:
         """Answer with PUBLISHED and the id of the publication, if that was asked for."""
         if self.message.is_acknowledged and self.session.engine.session is self.session:
             self.session.engine.say([PUBLISHED, self.message.request, publication])
+
+
+def _digest_of(message: Publish, payload: bytes, serializer: Serializer) -> bytes:
+    """The digest of what a PUBLISH has as `payload`, but for its trace, which may be another one in a repeat."""
+    if message.kwargs is not None and IN_WAMP in message.kwargs:
+        others = {name: value for name, value in message.kwargs.items() if name != IN_WAMP}
+        payload, _ = to_payload(message.args, others or None, serializer)
+    return digest_of(payload)
 
 
 def has_unannounced_passthru(message: Publish, session: WampSession) -> bool:
