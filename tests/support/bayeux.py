@@ -65,6 +65,10 @@ class ChangingRights:
         """See `Rights`."""
         return self.rules.may(*question)
 
+    def needs_session(self, visitor: Proof) -> bool:
+        """See `Rights`."""
+        return self.rules.needs_session(visitor)
+
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights`."""
         return self.rules.grants_any(verb, visitor)

@@ -366,7 +366,7 @@ async def test_without_written_rules_a_server_for_others_takes_no_anonymous_post
     """`bayeux.anonymous_publish`: off there unless a rule allows it."""
     async with serving(brisk(bayeux={"anonymous_publish": "off"})) as served:
         answer = await ask(served, "/events/a", "POST", b"1")
-        assert (answer.status, answer.text) == (403, "session_unknown")
+        assert (answer.status, answer.text) == (403, "bayeux.anonymous_publish: publish_denied")
 
 
 async def test_a_listener_can_change_and_refuse_what_is_posted():

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(*THORO
 
 HOUR = {"hold_s": 3600}
 UNKNOWN = "402::session_unknown"
+NEEDS_SESSION = "403:bayeux.anonymous_publish:publish_denied"
 
 
 async def test_broadcast_to_publisher_off_keeps_a_publishers_events_from_itself():
@@ -159,7 +160,7 @@ async def test_who_may_publish_without_a_session_on_this_machine(wanted, is_serv
     async with serving(brisk(bayeux={"anonymous_publish": wanted})) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(publish("/a", 1))).messages
-        assert (reply["successful"], reply.get("error")) == (is_served, None if is_served else UNKNOWN)
+        assert (reply["successful"], reply.get("error")) == (is_served, None if is_served else NEEDS_SESSION)
 
 
 @pytest.mark.parametrize(("wanted", "is_served"), [("auto", False), ("on", True), ("off", False)])
@@ -169,7 +170,9 @@ async def test_who_may_publish_without_a_session_where_others_can_connect(wanted
         wire = await served.wire()
         me = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
         (reply,) = (await wire.post(publish("/a", 1))).messages
-        assert (reply["successful"], reply.get("error")) == (is_served, None if is_served else UNKNOWN)
+        assert (reply["successful"], reply.get("error")) == (is_served, None if is_served else NEEDS_SESSION)
+        (reply,) = (await wire.post(publish("/stats/a", 1))).messages
+        assert reply["error"] == ("403:denied_by_security_policy:publish_denied" if is_served else NEEDS_SESSION)
         (reply,) = (await wire.post(publish("/a", 1, clientId=me))).messages
         assert reply["successful"] is True
 

@@ -105,6 +105,10 @@ class AccessControl:
         """Whether the rules let `session`, or else `visitor`, do `verb` to `what`; see `Rights.may`."""
         return self.rights.may(session, verb, what, visitor)
 
+    def needs_session(self, visitor: Proof) -> bool:
+        """Whether a setting lets a visitor publish in a session only; see `Rights.needs_session`."""
+        return self.rights.needs_session(visitor)
+
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """Whether the rules grant `verb` on any topic of the shared space; see `Rights.grants_any`."""
         return self.rights.grants_any(verb, visitor)

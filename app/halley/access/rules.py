@@ -70,7 +70,7 @@ class AccessRules:
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
         role = visitor.role if session is None else session.role
-        if session is None and role == NOBODY and verb == "publish" and not self._sessionless:
+        if session is None and verb == "publish" and self.needs_session(visitor):
             return False
         question: tuple[object, ...] = (role, verb, what)
         decision = self._decisions.get(question)
@@ -87,6 +87,10 @@ class AccessRules:
             decision = self.decide(role, verb, what, proof)[0]
             self._decisions.remember(question, decision)
         return decision
+
+    def needs_session(self, visitor: Proof) -> bool:
+        """See `Rights.needs_session`."""
+        return not self._sessionless and visitor.role == NOBODY
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights.grants_any`. An allow rule does not count if an earlier rule denies all of it."""

@@ -101,7 +101,10 @@ class Rights(Protocol):
 
     @property
     def are_written(self) -> bool:
-        """Whether an operator has written rules; if not, a request without a session learns only that it has none."""
+        """Whether an operator has written rules."""
+
+    def needs_session(self, visitor: Proof) -> bool:
+        """Whether `bayeux.anonymous_publish` lets a visitor publish in a session only, and by no request without."""
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """Whether `session` may do `verb` to `what`: a canonical topic, or a pattern and so all that it matches.
@@ -202,17 +205,21 @@ class DefaultRules:
         """False: these rules are defaults."""
         return False
 
+    def needs_session(self, visitor: Proof) -> bool:  # noqa: ARG002 - the same for all
+        """Whether nobody may publish without a session."""
+        return not self.anonymous_publish
+
     def may(
         self,
         session: Principal | None,
         verb: Verb,
         what: str | Pattern,
-        visitor: Proof = ANONYMOUS,  # noqa: ARG002 - the same for all
+        visitor: Proof = ANONYMOUS,
     ) -> bool:
         """Whether `session` is the server's or `grant` allows it; a publish without one needs `anonymous_publish`."""
         if session is not None and session.role == SERVER:
             return True
-        if session is None and verb == "publish" and not self.anonymous_publish:
+        if session is None and verb == "publish" and self.needs_session(visitor):
             return False
         return self.grant(verb, what)
 

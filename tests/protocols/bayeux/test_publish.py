@@ -33,11 +33,11 @@ def test_publish_without_a_session(house):
 
 
 def test_publish_without_a_session_where_it_is_not_allowed():
-    """On other listeners such a publish is refused as one of an unknown session (A48)."""
+    """On other listeners such a publish is refused with the name of the setting that forbids it (A48)."""
     house = House(anonymous_publish=False)
     peer = house.join()
     peer.subscribe("/a")
-    assert house.send(publish("/a", 1)).only["error"] == "402::session_unknown"
+    assert house.send(publish("/a", 1)).only["error"] == "403:bayeux.anonymous_publish:publish_denied"
     assert peer.connect().is_held
     assert peer.publish("/b", 1).only["successful"] is True
 

@@ -137,9 +137,9 @@ class Authorization:
         """Check that the rules let a session do something, or without one the `visitor`. Raises `Fault`."""
         rights = self._rights
         if not rights.may(session, verb, what, visitor):
-            has_reason = session is not None or rights.are_written
             denied, _ = _DENIALS[verb]
-            raise Fault(denied.format(errors.DENIED_BY_POLICY) if has_reason else errors.SESSION_UNKNOWN)
+            is_by_setting = session is None and verb == "publish" and rights.needs_session(visitor)
+            raise Fault(denied.format(errors.DENIED_BY_SETTING if is_by_setting else errors.DENIED_BY_POLICY))
 
     def _ask_program(
         self,

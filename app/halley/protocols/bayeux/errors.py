@@ -70,6 +70,7 @@ SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
 DENIED_BY_POLICY = program_policy.DENIED
+DENIED_BY_SETTING = "bayeux.anonymous_publish"  # a publish without a session, which that setting does not allow
 DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
