@@ -7,6 +7,7 @@ from support.broker import event
 from support.memory_log import MemoryLog
 
 from halley.broker.broker import Broker
+from halley.broker.errors import KeyReused
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 from halley.settings import Limits
@@ -72,3 +73,25 @@ def test_the_newest_events_and_the_names_of_busy_topics_are_dropped():
     assert broker.commits.tail.head == 3
     assert [topic for topic, _ in broker.activity.latest()] == ["b"]
     assert broker.activity.forgotten == 2
+
+
+@pytest.mark.parametrize(("erasure", "erased"), [(BELOW_A, "kb"), (OF_ADA, "ka")])
+def test_what_was_sent_with_a_key_is_dropped_and_the_key_stays(erasure, erased):
+    """Else the answer to a publish with that key would say whether its data are those that were erased."""
+    broker = Broker(Limits())
+    for key, topic, authid in (("ka", "x", "ada"), ("kb", "a/b", "bob"), ("kc", "x", None)):
+        published = event(1, topic)
+        published.authid, published.idempotency_key, published.key_digest = authid, key, b"as sent."
+        broker.publish(published, 50.0)
+    broker.erase(erasure)
+    for key, topic, authid in (("ka", "x", "ada"), ("kb", "a/b", "bob"), ("kc", "x", None)):
+        again = event(2, topic)
+        again.authid, again.idempotency_key, again.key_digest = authid, key, b"another."
+        if key == erased:
+            assert broker.commits.repeated(again, 50.0) is not None
+        else:
+            with pytest.raises(KeyReused):
+                broker.commits.repeated(again, 50.0)
+        again.topic = "another"
+        with pytest.raises(KeyReused):
+            broker.commits.repeated(again, 50.0)

@@ -46,6 +46,16 @@ def be_before():
     applied.VERSION = 2
 
 
+def be_without_digests():
+    """Know nothing of what was sent with idempotency keys, and pass over it in frames and states."""
+    frames.digests_from_json = lambda _found: {}
+    from halley.cluster import applied
+    from halley.protocols.bayeux import publishing
+
+    applied.digests_from_json = frames.digests_from_json
+    publishing.key_digest = lambda _message, _payload: None
+
+
 def be_hasty():
     """Write frames of the next version as soon as all nodes know them."""
     from halley.cluster import consistency

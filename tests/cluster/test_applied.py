@@ -55,7 +55,8 @@ rows = st.builds(
     st.none() | st.sampled_from(["k1", "k2", "k3", "k4", "k5", "k6"]),
     st.none(),
     st.none(),
-)
+    st.none() | st.sampled_from([b"11111111", bytes(8)]),
+).map(lambda row: row._replace(digest=row.key and row.digest))
 
 
 class Model:
@@ -133,13 +134,21 @@ def told(numbered):
 
 @given(stream=streams(), stop=st.integers(0, 40), back=st.integers(0, 10), keys=st.sampled_from([KEYS, 10, 12]))
 def test_all_nodes_come_to_the_same_history(stream, stop, back, keys):
-    """Every interleaving, resend and loss: as the model. A node that is killed goes on to the same end."""
-    model, node = Model(keys), Applied(keys, KEY_AGE_US)
+    """Every interleaving, resend and loss: as the model. A node that is killed goes on to the same end.
+
+    One of the version before, which passes over what was sent with keys, comes to the same.
+    """
+    model, node, before = Model(keys), Applied(keys, KEY_AGE_US), Applied(keys, KEY_AGE_US)
     values = node.values()
     states = [node.saved()]
     for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):
-        found = node.apply(sequence, stream_us, unpack(pack(run, number, each, None, version)))
+        found = node.apply(sequence, stream_us, frame := unpack(pack(run, number, each, None, version)))
         assert told(found) == model.apply(stream_us, run, number, each, version)
+        frame.digests = {}
+        before.apply(sequence, stream_us, frame)
+        assert before.saved() == node.saved()
+        digests = {offset: model.events[offset - 1][0].digest for _, offset in model.used}
+        assert node.digests == {offset: digest for offset, digest in digests.items() if digest is not None}
         states.append(node.saved())
         changed = node.changed()
         assert (changed.after, changed.sequence, changed.offset) == (sequence - 1, sequence, node.offset)
@@ -172,7 +181,7 @@ def test_a_frame_is_read_as_it_was_packed(run, number, each):
     assert (frame.run, frame.number, frame.rows) == (run, number, each)
 
 
-@given(each=st.lists(rows.map(lambda row: row._replace(key=None)), max_size=4), data=st.data())
+@given(each=st.lists(rows.map(lambda row: row._replace(key=None, digest=None)), max_size=4), data=st.data())
 def test_events_that_nobody_needs_are_counted_alike(each, data):
     """A node that passes over a frame comes to the same as one that takes it apart, and can make its events later."""
     frame = unpack(pack("a-1", 1, each))
@@ -276,6 +285,77 @@ def test_a_repeat_names_its_first():
     node.apply(1, 10, unpack(pack("a-1", 1, [row])))
     (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
     assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t", 10), 1, 1)
+
+
+DIGEST = b"12345678"
+
+
+def test_what_was_sent_with_a_key_travels_with_it():
+    """In the control, which is none: nobody looks for an erasure in such a frame."""
+    row = Row("t", b'"{\\"digests\\":"', Kind("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
+    data = pack("a-1", 1, [row._replace(key="k0", digest=None), row])
+    assert b',{"digests":{"1":"3132333435363738"}}]\n' in data
+    assert not may_have_control(data)
+    frame = unpack(data)
+    assert (frame.control, frame.rows[1], frame.rows[0].digest) == (None, row, None)
+    (event,) = events_of(frame.rows[1:])
+    assert (event.key_digest, row_of(event)) == (DIGEST, row)
+    assert row_of(event, is_stamped=True).digest is None, "what is not recorded has no key at other nodes"
+
+
+@pytest.mark.parametrize(
+    "digests",
+    [
+        *(
+            None,
+            [],
+            "1",
+            {},
+            {"0": None},
+            {"0": "31323334353637"},
+            {"0": "3132333435363738 "},
+            {"0": "G" * 16},
+            {"0": 1},
+        ),
+        *({"1": "3132333435363738"}, {"-1": "3132333435363738"}, {"x": "3132333435363738"}, {"\u0661": "3" * 16}),
+        *({"9" * 5_000: "3132333435363738"}, {"0": ["3132333435363738"]}, {"0": "\u0663" * 16}),
+    ],
+)
+def test_digests_that_are_none_are_passed_over(digests):
+    """The other nodes take the frame, so this one must, too."""
+    data = pack("a-1", 1, [Row("t", b"1", KIND, "k1")])
+    head, _, payloads = data[:-8].partition(b"\n")
+    changed = sealed([*orjson.loads(head)[:-1], {"digests": digests}], payloads)
+    frame = unpack(changed)
+    assert (frame.digests, [row.key for row in frame.rows]) == ({}, ["k1"])
+    node = Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 10, frame)
+    assert (node.offset, node.digests) == (1, {})
+
+
+def test_a_control_next_to_digests_is_found():
+    """A later version may write both."""
+    digests, erase = {"0": "3132333435363738"}, ["descendants", "private", None]
+    for control in ({"digests": digests, "erase": erase}, {"erase": erase, "digests": digests}):
+        data = sealed([*HEAD[:10], control])
+        assert may_have_control(data)
+        assert unpack(data).control == Erasure(Pattern(Match.DESCENDANTS, "private"), None)
+
+
+def test_a_state_of_another_node_has_what_was_sent_with_keys():
+    """Of the keys that are known; and not, where the other is of the version before."""
+    row = Row("t", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
+    node, again = Applied(KEYS, KEY_AGE_US), Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 10, unpack(pack("a-1", 1, [row, row._replace(key="k2")])))
+    assert node.digests == {1: DIGEST, 2: DIGEST}
+    again.restore(node.saved())
+    assert again.digests == {}
+    again.know({1: DIGEST, 3: DIGEST})
+    assert again.digests == {1: DIGEST}
+    again.restore({**node.saved(), "digests": {"2": DIGEST.hex(), "3": DIGEST.hex()}})
+    assert again.digests == {2: DIGEST}
+    again.apply(2, 20, unpack(pack("a-1", 2, [], Erasure(None, "me"))))
+    assert again.digests == {}
 
 
 HOUR_US = 3_600 * SECOND_US

@@ -421,15 +421,15 @@ def backlog(bound: int) -> Growing:
 
 
 def applied(bound: int) -> Growing:
-    """Idempotency keys of all nodes."""
+    """Idempotency keys of all nodes, and what was sent with them."""
     state = Applied(bound, int(LONG_S))
     state.rules = 3
 
     def add(number: int) -> None:
         kind = Kind("bayeux", "", None, None, None if number % 3 else "ann", None)
-        state.number(SimpleNamespace(rows=[Row("a", b"1", kind, str(number))]))  # type: ignore[arg-type]
+        state.number(SimpleNamespace(rows=[Row("a", b"1", kind, str(number), digest=b"12345678")]))  # type: ignore[arg-type]
 
-    return Growing(add, lambda: len(state._keys))
+    return Growing(add, lambda: max(len(state._keys), len(state.digests)))
 
 
 def noted(bound: int) -> Growing:

@@ -97,7 +97,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.commits = Commits(history, self.hits, writers, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
-        self.holders: list[Holder] = [self.commits.tail, self.activity]
+        self.holders: list[Holder] = [self.commits.tail, self.commits.keys, self.activity]
         self.observers: list[SessionObserver] = []
         self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted, report)
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)

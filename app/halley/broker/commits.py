@@ -151,6 +151,21 @@ class Keys:
         if len(anonymous) + len(others) > self._most and now - known.make_room(self._most)[0] <= self._age_s:
             self._dropped += 1
 
+    def digests(self) -> dict[int, bytes]:
+        """The digests that are known of what was sent with the keys, by the position of the event."""
+        found = (what for _, (_, what) in self._known.items() if isinstance(what, Published))
+        return {each.position: each.key_digest for each in found if each.position and each.key_digest is not None}
+
+    def erase(self, erasure: Erasure) -> None:
+        """Drop what is known of what was sent (`ports.Holder`): the keys stay, so that a repeat brings nothing back."""
+        concerned = [
+            (name, used_at, what)
+            for name, (used_at, what) in self._known.items()
+            if isinstance(what, Published) and erasure.concerns(what.topic, name[0])
+        ]
+        for name, used_at, what in concerned:
+            self._known.of(is_anonymous=name[0] is None)[name] = (used_at, what._replace(key_digest=None))
+
     def forget(self, authid: str | None, key: str) -> None:
         """Remove a key whose event was refused: a repeat is a new attempt."""
         self._known.of(is_anonymous=authid is None).pop((authid, key), None)

@@ -21,6 +21,10 @@ that counts: so it does at all nodes alike. A node writes such frames when all o
        than their part, else the oldest of all (`broker/shared_table.py`).
 
 Names that a later version of Halley adds to what is saved are passed over.
+
+What was sent with idempotency keys decides nothing of that (`digests`): only the node whose client has used a key again
+compares it, to answer that client. It is saved with the rows (`history/key_digests.py`), and not here; a keeper adds it
+to what it has saved for other nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +35,16 @@ from typing import Any, NamedTuple
 
 from halley.broker.ports import Erasure
 from halley.broker.shared_table import SharedTable, part_of
-from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row, control_of, control_to_json
+from halley.cluster.frames import (
+    DIGESTS,
+    Frame,
+    KeeperAnnouncement,
+    KeeperDismissal,
+    Row,
+    control_of,
+    control_to_json,
+    digests_from_json,
+)
 from halley.history.state import AT, Change, Name
 
 STEP_US = 1_000_000
@@ -88,6 +101,7 @@ class Applied:
     time_us   the time of the last frame that counted, and of its events
     rules     their version
     clock_us  the clock by which keys age
+    digests   of what was sent with the keys, by the offset of their events, as far as this node knows them
     lead      by how much the number of an event's publication is above its offset; not 0 only in a log that is older
               than its cluster
     """
@@ -102,6 +116,7 @@ class Applied:
         self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()  # number and time of the last frame, by time
         self._keepers: OrderedDict[str, int] = OrderedDict()  # when each has said last that it is one, by that time
         self._keys = _table_of([])
+        self.digests: dict[int, bytes] = {}
         self._after = 0  # the sequence before the last message
         self._changed: dict[Name, Any] = {}  # by it
 
@@ -115,6 +130,12 @@ class Applied:
         self.stream, self.offset, self.lead = stream, offset, lead
         self.time_us = self.clock_us = time_us
         self._keys = _table_of(keys)
+        self.digests = {}
+
+    def know(self, digests: Mapping[int, bytes]) -> None:
+        """Take over digests of what was sent with the keys, by the offset of their events."""
+        offsets = {first.offset for _, first in self._keys.items()}
+        self.digests |= {offset: digest for offset, digest in digests.items() if offset in offsets}
 
     def number_of(self, run: str) -> int:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
@@ -192,7 +213,7 @@ class Applied:
         """Forget the keys of events that are erased: a name and a topic are in them."""
         concerned = [name for name, first in self._keys.items() if erasure.concerns(first.topic, name[0])]
         for name in concerned:
-            self._changed[self._keys.of(is_anonymous=name[0] is None).pop(name).offset] = None
+            self._drop(self._keys.of(is_anonymous=name[0] is None).pop(name))
 
     @property
     def keepers(self) -> Collection[str]:
@@ -207,14 +228,21 @@ class Applied:
             if first is not None and not self._is_old(first):
                 return Numbered(row, first.offset, first.time_us, first)
             if first is not None:
-                self._changed[first.offset] = None
+                self._drop(first)
             used = table[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
             table.move_to_end(name)
             self._changed[used.offset] = _key(name, used)
+            if row.digest is not None:
+                self.digests[used.offset] = row.digest
             if len(self._keys) > self._most_keys:
-                self._changed[self._forgotten().offset] = None
+                self._drop(self._forgotten())
         self.offset += 1
         return Numbered(row, self.offset, self.time_us)
+
+    def _drop(self, first: First) -> None:
+        """Save nothing more of a key, which is forgotten."""
+        self._changed[first.offset] = None
+        self.digests.pop(first.offset, None)
 
     def _forgotten(self) -> First:
         """Forget a key because there are too many: for which event it was used."""
@@ -273,7 +301,9 @@ class Applied:
                 ((authid, key), First(offset, time_us, topic, *(clock_us or [time_us])))
                 for authid, key, offset, time_us, topic, *clock_us in saved["keys"]
             )
-        except (KeyError, TypeError, ValueError):
+            self.digests = {}
+            self.know(digests_from_json(saved.get(DIGESTS, {})))
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise AnotherVersion from None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from halley.broker.commits import Published
 from halley.broker.events import Event, EventRange, Publications
 from halley.broker.pending import Entry, Pending
 from halley.cluster.applied import Applied
@@ -21,11 +22,11 @@ _RANGE_EVENTS = 200
 class Arrivals:
     """The events of the frames that `applied` has admitted.
 
-    `first_topics` has, for each own event that repeats another with its idempotency key, the topic of that one.
+    `firsts` has, for each own event whose idempotency key another event has used before, that one.
     """
 
     def __init__(self, applied: Applied, publication_key: int, *, is_front: bool) -> None:
-        self.first_topics: dict[Pending, str] = {}
+        self.firsts: dict[Pending, Published] = {}
         self._applied = applied
         self._publications = Publications(publication_key)
         self._is_front = is_front
@@ -44,7 +45,8 @@ class Arrivals:
             if each.repeats is not None:
                 entry.event.time_us = each.time_us
                 entry.is_recorded = False
-                self.first_topics[entry] = each.repeats.topic
+                digest = self._applied.digests.get(each.offset)
+                self.firsts[entry] = Published(each.repeats.topic, each.offset, entry.event.publication, digest)
         return entries
 
     def others(self, frame: Frame) -> Sequence[Entry | EventRange]:

@@ -76,7 +76,7 @@ class ClusterLog:
         self.availability = Availability(nats)
         self.sender = Sender(nats, self.availability, commits.options.inbox_bytes)
         self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
-        self.writer = StoreWriter(store, commits, self.availability, self._arrivals.first_topics)
+        self.writer = StoreWriter(store, commits, self.availability, self._arrivals.firsts)
         self.direct = DirectEvents(nats, commits, flush)
         self.missed = Missed(members, applied, store, taker, commits, self.sender, flush)
         self._version = FrameVersion(applied, members.node)

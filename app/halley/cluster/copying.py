@@ -112,11 +112,11 @@ async def _why_not_filled(nats: Connection, copy: Copy, applied: Applied, needed
     """Fill a folder from a keeper; returns why that is not possible now, "" if it is done. Raises `CannotJoin`."""
     try:
         state = await KeeperRequests(nats).state(ANSWER_S)
-        last = usable(state, copy.history.log_id, applied.stream, needed).offset
-        if last < copy.history.head:
-            head = copy.history.head
+        found = usable(state, copy.history.log_id, applied.stream, needed)
+        if found.offset < copy.history.head:
+            head, last = copy.history.head, found.offset
             return f"it has events up to position {head}, and the cluster up to {last}; see halley cluster recover"
-        await _fill(KeeperRequests(nats, state.node), copy, state, last)
+        await _fill(KeeperRequests(nats, state.node), copy, state, found)
         applied.restore(state.applied)
         await asyncio.to_thread(copy.save, applied)
     except NobodyAnswers:
@@ -129,12 +129,12 @@ async def _why_not_filled(nats: Connection, copy: Copy, applied: Applied, needed
     return ""
 
 
-async def _fill(keeper: KeeperRequests, copy: Copy, state: KeeperState, last: int) -> None:
+async def _fill(keeper: KeeperRequests, copy: Copy, state: KeeperState, found: Applied) -> None:
     """Compare the folder's last rows with the keeper's, copy what follows, and erase what is erased there.
 
-    Raises `CannotJoin`, `OSError`, and what `keeper` does.
+    `found` is what the keeper has applied. Raises `CannotJoin`, `OSError`, and what `keeper` does.
     """
-    own = copy.history.head
+    own, last = copy.history.head, found.offset
     if own == 0 and state.first > 1:
         await asyncio.to_thread(copy.begin_with, state.first)
     elif state.first <= own:
@@ -144,7 +144,7 @@ async def _fill(keeper: KeeperRequests, copy: Copy, state: KeeperState, last: in
             raise CannotJoin(f"{copy.history.folder.path} cannot be used: {why}")
     telemetry.log.info("cluster_copying", keeper=state.node, first=copy.history.head + 1, last=last)
     async for rows, reached in copied([keeper.rows], copy.history.head + 1, last):
-        await asyncio.to_thread(copy.history.copy, rows, reached)
+        await asyncio.to_thread(copy.history.copy, rows, reached, found.digests)
     await erase_like(keeper, copy.history, state.first, own)
 
 

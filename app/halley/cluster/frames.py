@@ -13,7 +13,9 @@ NetworkTables has a type, a time, and the sessions that it is not for, by index 
 
 `control` is null, or a command that must be applied in the stream's order: {"keeps": NODE}, {"forget": NODE}, or
 {"erase": [match, topic, publisher]}. A frame with it has no events, so that it stays when frames with erased events are
-deleted.
+deleted. In a frame with idempotency keys it is {"digests": {INDEX: DIGEST}}, hexadecimal digits that stand for what was
+sent with them (`protocols/value_digest.py`). Nodes that do not know that name compare the topics of publishes with the
+same key alone, and no node makes anything else of the stream for a digest.
 
 All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.
 What a later version adds to `control`, under another name, is passed over, so it must change nothing of what `Applied`
@@ -31,6 +33,7 @@ instead.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -53,14 +56,21 @@ from halley.cluster.bounds import (
     is_stamp,
     keep_payloads,
 )
+from halley.protocols.value_digest import DIGEST_BYTES
 
 VERSION = 3
 """The latest version that is read."""
+
+DIGESTS: Final = "digests"
+"""The name of digests in a control, and in the state of a keeper."""
 
 FRAME_BYTES: Final = 524_288
 """About how many bytes of events go into one frame."""
 
 _TAIL_BYTES: Final = 8
+_NUMBER = re.compile("[0-9]{1,19}")
+_DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
+_DIGESTS_ALONE = re.compile(rb',\{"digests":\{[^{}]*\}\}\]$')
 WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """What Python raises where a value of another node is not what it should be."""
 
@@ -102,7 +112,10 @@ class Value(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One event of a frame. It has a `stamp` if it is not recorded, and a `value` if it is one of NetworkTables."""
+    """One event of a frame. It has a `stamp` if it is not recorded, and a `value` if it is one of NetworkTables.
+
+    `digest` is that of what was sent with its key, where the node that has sent the frame knows it.
+    """
 
     topic: str
     payload: bytes
@@ -110,6 +123,7 @@ class Row(NamedTuple):
     key: str | None = None
     stamp: Stamp | None = None
     value: Value | None = None
+    digest: bytes | None = None
 
 
 class KeeperAnnouncement(NamedTuple):
@@ -131,9 +145,9 @@ Control = KeeperAnnouncement | KeeperDismissal | Erasure
 class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
-    Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
-    index; `ends` are where payloads end, behind a 0. `version` is that of its form. It `is_plain` if it has nothing but
-    events that are recorded, without idempotency keys, and no values.
+    Its columns have been checked, and its events are made of them when they are needed. `keys`, `digests` and `values`
+    are by index; `ends` are where payloads end, behind a 0. `version` is that of its form. It `is_plain` if it has
+    nothing but events that are recorded, without idempotency keys, and no values.
     """
 
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str, version: int = 1) -> None:
@@ -157,6 +171,8 @@ class Frame:
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
         self.control: Control | None = None if control is None else control_of(control)
+        digests = {} if control is None else digests_from_json(control.get(DIGESTS))
+        self.digests = {at: digest for at, digest in digests.items() if at in self.keys}
         self.is_plain: bool = not (self.keys or self.values) and self.stamps is None and self.control is None
         _check(self)
 
@@ -170,6 +186,7 @@ class Frame:
         """All of its events, which are made for this call."""
         payloads, ends, topics, kinds = self.payloads, self.ends, self.topics, self.kinds
         topic_of, kind_of, keys, values, stamps = self.topic_of, self.kind_of, self.keys, self.values, self.stamps
+        digests = self.digests
         return [
             Row(
                 topics[topic_of[at]],
@@ -178,6 +195,7 @@ class Frame:
                 keys.get(at),
                 None if stamps is None else stamps[at],
                 values.get(at),
+                digests.get(at),
             )
             for at in range(self.count)
         ]
@@ -210,7 +228,8 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
     kind_rows = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    control_json = control and control_to_json(control)
+    digests = digests_to_json({index: row.digest for index, row in enumerate(rows) if row.digest is not None})
+    control_json = {DIGESTS: digests} if digests else control and control_to_json(control)
     values = {str(index): (*row.value,) for index, row in enumerate(rows) if row.value is not None}
     more = [values] if values else []
     head = orjson.dumps(
@@ -273,7 +292,8 @@ def _check(frame: Frame) -> None:
 
 def may_have_control(data: bytes) -> bool:
     """Whether a frame may have a control, by its bytes alone: to take it apart costs a hundred times as much."""
-    return data[: data.find(b"\n")].endswith(b"}]")
+    head = data[: data.find(b"\n")]
+    return head.endswith(b"}]") and not (head.endswith(b"}}]") and _DIGESTS_ALONE.search(head))
 
 
 def control_to_json(control: Control) -> dict[str, Any]:
@@ -307,6 +327,20 @@ def control_of(found: Mapping[str, Any]) -> Control | None:
     if (node := found.get("forget")) is not None:
         return KeeperDismissal(_name(node))
     return None if (erase := found.get("erase")) is None else erasure_from_json(erase)
+
+
+def digests_to_json(digests: Mapping[int, bytes]) -> dict[str, str]:
+    """The JSON object of digests by number."""
+    return {str(number): digest.hex() for number, digest in digests.items()}
+
+
+def digests_from_json(found: Any) -> dict[int, bytes]:
+    """The digests that `digests_to_json` wrote; what is none is passed over, since other nodes take a frame with it."""
+    digests: dict[int, bytes] = {}
+    for number, text in found.items() if type(found) is dict else ():
+        if _NUMBER.fullmatch(number) and type(text) is str and _DIGEST.fullmatch(text):
+            digests[int(number)] = bytes.fromhex(text)
+    return digests
 
 
 def _text(value: Any) -> str:
@@ -375,7 +409,8 @@ def row_of(event: Event, *, is_stamped: bool = False) -> Row:
     if is_stamped:
         eligible = None if chosen.eligible is None else tuple(sorted(chosen.eligible))
         stamp = Stamp(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
-    return Row(event.topic, event.payload, kind, None if is_stamped else event.idempotency_key, stamp, value)
+    key, digest = (None, None) if is_stamped else (event.idempotency_key, event.key_digest)
+    return Row(event.topic, event.payload, kind, key, stamp, value, digest)
 
 
 def events_of(rows: Sequence[Row]) -> list[Event]:
@@ -387,6 +422,7 @@ def events_of(rows: Sequence[Row]) -> list[Event]:
 
 def _event_of(row: Row) -> Event:
     stamp, value, event = row.stamp, row.value, _event(row.topic, row.payload, row.kind, row.key)
+    event.key_digest = row.digest
     if stamp is not None:
         event.time_us, event.publication = stamp.time_us, stamp.publication
         if stamp.eligible is not None or stamp.excluded:

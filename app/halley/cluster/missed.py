@@ -33,6 +33,7 @@ from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.sender import Sender
 from halley.cluster.store import Store
 from halley.history.history import CannotPurge
+from halley.history.key_digests import Digests
 from halley.history.stored import Stored, event_of, row_of
 
 _AGAIN_S, _LONGEST_S = 0.3, 10.0
@@ -43,8 +44,11 @@ _EVENTS_AT_ONCE = 50
 class Taker(Protocol):
     """Where a node's missed events go before they are delivered."""
 
-    async def take_over(self, rows: list[Stored], reached: int) -> None:
-        """Take the rows that follow, which are all up to the offset `reached`. Raises `OSError`."""
+    async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:
+        """Take the rows that follow, which are all up to the offset `reached`. Raises `OSError`.
+
+        `digests` has those of their idempotency keys, as far as they are known.
+        """
 
     async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
         """Erase what is erased by now at the keeper with this state, of the events up to the offset `last`.
@@ -136,8 +140,8 @@ class Missed:
             telemetry.log.warning("cluster_healing", first=head + 1, last=last, keeper=name, waits="")
         figures.update(last=last, keeper=name, waits="")
         async for rows, reached in copied([keeper.rows, *more], head + 1, last):
-            await self._taker.take_over(rows, reached)
-            await self._deliver(rows, own)
+            await self._taker.take_over(rows, reached, found.digests)
+            await self._deliver(rows, own, found.digests)
             if tail.head < reached:
                 tail.skip_to(reached)
         await self._taker.erase_like(keeper, state, head)
@@ -147,10 +151,12 @@ class Missed:
     def _is_quiet(self, own: _OwnEvents) -> bool:
         return self._commits.tail.head >= self._applied.offset and own.are_oldest(self._commits.pending)
 
-    async def _deliver(self, rows: list[Stored], own: _OwnEvents) -> None:
+    async def _deliver(self, rows: list[Stored], own: _OwnEvents, digests: Digests) -> None:
         """Deliver rows as events of other nodes; own ones not to the session that their publisher has left out."""
         for without, same in groupby((row for row in rows if not row.is_purged), own.without):
             events = [event_of(row) for row in same]
+            for event in events:
+                event.key_digest = digests.get(event.position)
             for begin in range(0, len(events), _EVENTS_AT_ONCE):
                 some = events[begin : begin + _EVENTS_AT_ONCE]
                 self.events += len(some)
@@ -210,7 +216,7 @@ class _OwnEvents:
     def settle(self, applied: Applied, publications: Publications, commits: Commits, now: float) -> None:
         """Answer the publishers of the events that have counted by the state `applied`."""
         known = {
-            pending: Published(row.topic, row.offset, row.publication)
+            pending: Published(row.topic, row.offset, row.publication, pending.event.key_digest)
             for content, like in self._like.items()
             if len(like) == len(self._rows[content])
             for pending, row in zip(like, self._rows[content], strict=True)
@@ -223,7 +229,7 @@ class _OwnEvents:
             first = None if event.idempotency_key is None else applied.first_of(event.authid, event.idempotency_key)
             if first is not None:
                 publication = publications.id_of(applied.lead + first.offset)
-                known[pending] = Published(first.topic, first.offset, publication)
+                known[pending] = Published(first.topic, first.offset, publication, applied.digests.get(first.offset))
             commits.delivered_before(pending, known.get(pending), now)
 
 

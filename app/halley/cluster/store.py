@@ -55,11 +55,11 @@ class StoreWriter:
     """Gives events to the store, and reports to the broker those that are stored; all in the stream's order.
 
     What the store cannot write is in the stream all the same: it is written as soon as that is possible, and nothing
-    before. `is_stalled` while the store takes nothing. `first_topics` as in `arrivals.Arrivals`.
+    before. `is_stalled` while the store takes nothing. `firsts` as in `arrivals.Arrivals`.
     """
 
     def __init__(
-        self, store: Store, commits: Commits, availability: Availability, first_topics: dict[Pending, str]
+        self, store: Store, commits: Commits, availability: Availability, firsts: dict[Pending, Published]
     ) -> None:
         self.is_stalled = False
         self._store = store
@@ -67,7 +67,7 @@ class StoreWriter:
         self._change = store.change
         self._commits = commits
         self._availability = availability
-        self._first_topics = first_topics
+        self._firsts = firsts
         self._unwritten: list[Entry | Change] = []  # by the disk's fault; they are given to the store again
         self._head = store.head  # what the stream gives up to this offset is on disk already
 
@@ -141,8 +141,7 @@ class StoreWriter:
                 self._commits.committed(list(group), self._commits.tail.head + 1, now)
                 continue
             for pending in group:
-                first = Published(self._first_topics.pop(pending), pending.position, pending.event.publication)
-                self._commits.repeated_late(pending, first, now)
+                self._commits.repeated_late(pending, self._firsts.pop(pending), now)
 
     def refused(self, entries: Sequence[Entry | Change], refusal: Refusal, _now: float) -> None:
         """Keep events that could not be written, in their order. One that never can be ends the node's log."""

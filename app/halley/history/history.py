@@ -26,6 +26,7 @@ from halley.history.backup import identify_copy
 from halley.history.consumers import Consumers
 from halley.history.damage import joined, outside
 from halley.history.folder import Folder, FolderUnusable, begin_of
+from halley.history.key_digests import NONE, Digests
 from halley.history.reader import LogReader
 from halley.history.recent_keys import RecentKey, recent_keys
 from halley.history.recovery import Recovery
@@ -302,17 +303,18 @@ class History:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
         return self._reader.erased(first, min(last, self.head))
 
-    def copy(self, rows: list[Stored], reached: int) -> None:
+    def copy(self, rows: list[Stored], reached: int, digests: Digests = NONE) -> None:
         """Write rows of another folder with the same log, all that it has behind `head` up to the offset `reached`.
 
-        What is missing among them becomes a hole, and what the log has already is passed over. Blocks. Nothing may be
-        appended meanwhile. Raises `OSError`.
+        `digests` are those of their idempotency keys, as far as they are known (`key_digests.py`). What is missing
+        among the rows becomes a hole, and what the log has already is passed over. Blocks. Nothing may be appended
+        meanwhile. Raises `OSError`.
         """
         fresh = [row for row in rows if row.offset > self.head]
         for _, numbered in groupby(enumerate(fresh), lambda item: item[1].offset - item[0]):
             run = [row for _, row in numbered]
             self._skip_to(run[0].offset - 1)
-            if not self.writer.copy(run, _CLOSE_S):
+            if not self.writer.copy(run, _CLOSE_S, digests):
                 raise self._not_written()
         self._skip_to(reached)
 

@@ -11,6 +11,7 @@ from halley.broker.ports import Page, Query, Reader
 from halley.cluster.erasure import Due, Erasures
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperRequests, KeeperState
+from halley.history.key_digests import Digests
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.protocols.contract import Count
@@ -99,7 +100,7 @@ class FrontStore:
 
     # What the stream no longer has (`missed.Taker`)
 
-    async def take_over(self, rows: list[Stored], reached: int) -> None:  # noqa: ARG002 - the form of `Taker`
+    async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:  # noqa: ARG002 - of `Taker`
         """Go on behind the rows of a keeper, which has them on its disk."""
         self._front.head = reached
 

@@ -22,12 +22,13 @@ from halley.cluster.availability import Diverged, Healing
 from halley.cluster.continuity import Companions
 from halley.cluster.copying import STATE_FILE, erase_like
 from halley.cluster.erasure import Due, Erasures, delete_frames
-from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
+from halley.cluster.frames import DIGESTS, KeeperAnnouncement, digests_to_json, erasure_to_json
 from halley.cluster.keeper import OF_NODES, Keeper
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.repair import Repair
 from halley.history.folder import FolderUnusable
 from halley.history.history import CannotPurge
+from halley.history.key_digests import Digests
 from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
 from halley.server.cluster_node import LOOK_S, Node
@@ -76,6 +77,7 @@ class KeeperStore:
 
     def _begin(self) -> None:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
+        self.node.applied.know(self.node.broker.commits.keys.digests())
         self._history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
         for sequence, erasure, last in due_erasures(self._history.state.named()):
@@ -130,9 +132,9 @@ class KeeperStore:
 
     # What the stream no longer has (`missed.Taker`)
 
-    async def take_over(self, rows: list[Stored], reached: int) -> None:
+    async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:
         """Write the rows of another keeper, and inform fronts."""
-        await asyncio.to_thread(self._history.copy, rows, reached)
+        await asyncio.to_thread(self._history.copy, rows, reached, digests)
         self._keeper.wrote()
 
     async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
@@ -152,12 +154,16 @@ class KeeperStore:
             raise Healing
         values, erased = self._history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
         erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
-        return await self.archive.in_thread(OF_NODES, lambda: orjson.dumps(self._state(values, erased, erasures)))
+        digests = self.node.applied.digests.copy()
+        return await self.archive.in_thread(
+            OF_NODES, lambda: orjson.dumps(self._state(values, erased, erasures, digests))
+        )
 
-    def _state(self, values: Mapping[Name, str], erased: int, erasures: list[Any]) -> dict[str, Any]:
+    def _state(self, values: Mapping[Name, str], erased: int, erasures: list[Any], digests: Digests) -> dict[str, Any]:
         named: dict[Name, str] = {name: value for name, value in values.items() if isinstance(name, str)}
         keys = [values[offset] for offset in sorted(name for name in values if isinstance(name, int))]
         applied = document(decoded(named)) | {"keys": orjson.Fragment(f"[{','.join(keys)}]")}  # there may be very many
+        applied[DIGESTS] = digests_to_json(digests)
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
