@@ -113,6 +113,18 @@ async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
         assert served.house.broker.published == 4
 
 
+async def test_a_key_that_was_used_for_something_else_is_refused_and_not_repeated():
+    """The same value is a repeat, in one call and in another; what follows is published."""
+    used = [Keyed("/a", {"n": 1}, "k"), Keyed("/a", {"n": 1.0}, "k"), Keyed("/a", 2, "k"), Keyed("/a", 3, "other")]
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/**")
+        for _ in range(2):
+            verdicts = await client.publish_keyed(used, is_strict=True)
+            assert [str(each or "") for each in verdicts] == ["", "", "409::idempotency_key_reused", ""]
+        assert await read(client, 2) == [{"n": 1}, 3]
+        assert served.house.broker.published == 2
+
+
 async def test_a_server_that_dies_in_the_middle_of_a_large_message_has_not_refused_it():
     """If the server ends during a large message, the error is `Unreachable`: the message was not refused."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from support.process import launched
@@ -13,7 +14,9 @@ from support.wire import DEADLINE_S
 from halley.access.tokens import hash_of, new_token
 from halley.client import ALL, Client, Keyed
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.jobs.publishing import Publisher, key_of
+from halley.pipeline.jobs.publishing import Publisher, Unpublished, key_of
+
+ALL_PUBLISHED = Unpublished(refused=0, before=0)
 
 
 def recording(folder):
@@ -65,9 +68,9 @@ async def test_the_next_server_is_published_to_where_one_does_not_answer(tmp_pat
         publishing(f"http://127.0.0.1:9,http://127.0.0.1:{proxy.port},{served.url}") as publisher,
     ):
         await client.subscribe("/stats/**")
-        assert await publish(publisher, messages(1, 1)) == 0
+        assert await publish(publisher, messages(1, 1)) == ALL_PUBLISHED
         proxy.cut()
-        assert await publish(publisher, messages(2, 2)) == 0
+        assert await publish(publisher, messages(2, 2)) == ALL_PUBLISHED
         assert await heard(client, 2) == [1, 2]
 
 
@@ -80,7 +83,7 @@ async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
         publishing(f"http://127.0.0.1:{proxy.port}") as publisher,
     ):
         await client.subscribe("/stats/**")
-        assert await publish(publisher, messages(1, 1)) == 0
+        assert await publish(publisher, messages(1, 1)) == ALL_PUBLISHED
         proxy.loses_answers = True
         task = asyncio.create_task(publish(publisher, messages(2, 3)))
         assert await heard(client, 3) == [1, 2, 3]
@@ -88,7 +91,7 @@ async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
         proxy.cut()
         proxy.loses_answers = False
         proxy.mend()
-        assert await task == 0
+        assert await task == ALL_PUBLISHED
         await publish(publisher, messages(4, 4))
         assert await heard(client, 1) == [4]
 
@@ -109,7 +112,7 @@ async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tm
             ):
                 await client.subscribe("/stats/**", after=ALL)
                 assert await heard(client, 300) == list(range(1, 301))
-                assert await task == 0
+                assert await task == ALL_PUBLISHED
                 await publish(publisher, [Keyed("/stats/end", "end", "end")])
                 assert await heard(client, 1) == ["end"]
 
@@ -145,8 +148,33 @@ async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others
     async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/stats/**")
         long = Keyed("/stats/10s/" + "x" * 250, 0, "long")
-        assert await publish(publisher, [*messages(1, 2), long, *messages(3, 4)]) == 1
+        assert await publish(publisher, [*messages(1, 2), long, *messages(3, 4)]) == Unpublished(refused=1, before=0)
         assert await heard(client, 4) == [1, 2, 3, 4]
+
+
+async def test_what_was_published_before_with_other_figures_counts_as_published(tmp_path):
+    """A job that was killed may come to others; those that were heard stay, and what follows is published."""
+    async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
+        await client.subscribe("/stats/**")
+        assert await publish(publisher, messages(1, 2)) == ALL_PUBLISHED
+        first, second, *others = messages(1, 4)
+        elsewhere = replace(others[1], channel="/stats/10s/elsewhere", key=second.key)
+        again = [replace(first, data=1.0), replace(second, data=2.5), others[0], elsewhere]
+        assert await publish(publisher, again) == Unpublished(refused=0, before=2)
+        assert await heard(client, 3) == [1, 2, 3]
+
+
+async def test_what_is_remembered_is_found_without_its_data(tmp_path):
+    """With data and without, also where these are null; and nothing is published."""
+    async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
+        await client.subscribe("/**")
+        known = [Keyed("/a", {"n": 1}, "object"), Keyed("/a", None, "null"), Keyed("/a", 0, "zero")]
+        assert await publish(publisher, known) == ALL_PUBLISHED
+        asked = [known[0], Keyed("/a", {"n": 1}, "new"), *known[1:], Keyed("/a/*", 1, "refused")]
+        found = await asyncio.to_thread(publisher.remembered, asked)
+        assert found == [True, False, True, True, False]
+        await publish(publisher, [Keyed("/end", "end", "end")])
+        assert await heard(client, 4) == [{"n": 1}, None, 0, "end"]
 
 
 def test_what_is_no_url_is_refused_at_once():
@@ -164,7 +192,7 @@ async def test_a_limited_rate_is_waited_for_in_order(tmp_path):
     )
     async with serving(settings) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/stats/**")
-        assert await publish(publisher, messages(1, 150)) == 0
+        assert await publish(publisher, messages(1, 150)) == ALL_PUBLISHED
         assert await heard(client, 150) == list(range(1, 151))
 
 
@@ -190,7 +218,7 @@ async def test_a_busy_server_is_asked_again_when_it_says(tmp_path):
         task = asyncio.create_task(publish(publisher, messages(1, 3)))
         await asyncio.wait_for(asked.wait(), DEADLINE_S)
         proxy.server_port = served.port
-        assert await task == 0
+        assert await task == ALL_PUBLISHED
         assert await heard(client, 3) == [1, 2, 3]
 
 

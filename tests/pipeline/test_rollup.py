@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -195,6 +196,29 @@ def test_a_job_that_dies_before_it_has_noted_what_it_said_says_it_under_the_same
     assert_told(place, rolled_up(place.lake))
     place.rollup()
     assert place.heard.calls == calls + 1
+
+
+def test_a_result_that_was_published_with_other_figures_is_counted(place, monkeypatch):
+    """What was heard stays; each of them is counted by the job that publishes it again, and by no later one."""
+    place.log.write({"price": 1}, topic="news")
+    rollup = place.rollup()
+    rollup.step()
+    place.clock.s += 200
+    original = place.heard.publish
+
+    def die_after(messages):
+        original([replace(message, data={**message.data, "events": 99}) for message in messages])
+        raise Dies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.heard, "publish", die_after)
+        with pytest.raises(Dies):
+            rollup.step()
+    finals = len(place.heard.finals())
+    assert finals > 0
+    counted = [place.rollup().counters()["published before with other figures"] for _ in range(2)]
+    assert counted == [finals, 0]
+    assert {data["events"] for data in place.heard.finals()} == {99}
 
 
 def test_after_an_outage_old_windows_are_told_once_and_never_as_partial(place):

@@ -17,6 +17,7 @@ from support.tcp_proxy import relaying
 from halley.access.tokens import hash_of
 from halley.client import Client, Keyed
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.jobs.publishing import Publisher
 from halley.pipeline.sink.writer import Options, batch_writer, stream_writer
 from halley.pipeline.source.source import HalleySource
 from halley.settings import Access, Token
@@ -75,6 +76,13 @@ def write(frame, server, /, **options):
 async def written(frame, server, /, **options):
     """Publish a DataFrame as one batch, in a thread."""
     await in_thread(write, frame, server, **options)
+
+
+def warnings(spark, words):
+    """Return what the sink has logged with these words, each line once; its logging ends."""
+    logs = spark.tvf.python_worker_logs().where("logger = 'halley.pipeline.sink.writer'").collect()
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    return sorted({row.msg for row in logs if words in row.msg})
 
 
 def failure(work, *arguments, **options):
@@ -162,6 +170,26 @@ async def test_a_key_of_its_own_says_which_event_a_row_is(spark, tmp_path):
         await written(numbered(spark, 50, 2, "'k' || id key").orderBy("data"), served.url)
         await written(numbered(spark, 60, 3, "'k' || id key"), served.url)
         assert sorted(await until_end(client)) == [*range(60)]
+
+
+@pytest.mark.nightly
+async def test_other_data_with_the_key_of_another_row_are_left_out_and_counted(spark, tmp_path):
+    """In one batch and in a later one, also where what is refused fails a batch: one line for each batch."""
+    async with recording(tmp_path, limits={"publishes_per_s": 0}) as served, subscribed(served.url) as client:
+        spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+        await written(numbered(spark, 50, 1, "'k' || id key"), served.url)
+        changed = numbered(spark, 60, 1, "'k' || id key").selectExpr(
+            "channel", "if(data >= 48, data || '.0', data || '.5') data", "key"
+        )
+        await written(changed, served.url)
+        await written(changed.selectExpr("channel", "data", "'same' key"), served.url)
+        found = await until_end(client)
+        lines = warnings(spark, "were left out")
+    assert found == [*range(60), 0.5]
+    left_out = (
+        "rows of the batch were left out, since their keys were used for others before, the first: /n with the key"
+    )
+    assert lines == [f"48 of 60 {left_out} k0", f"59 of 60 {left_out} same"]
 
 
 @pytest.mark.slow
@@ -294,9 +322,7 @@ async def test_refused_rows_fail_the_batch_or_are_counted(spark, tmp_path):
         frame = spark.createDataFrame(ROWS, "channel string, data string").coalesce(1)
         await written(frame, served.url, token=TOKEN, run="b", refused="count")
         assert await until_end(client) == [1, 5]
-        logs = spark.tvf.python_worker_logs().where("logger = 'halley.pipeline.sink.writer'").collect()
-        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-        (line,) = {row.msg for row in logs}
+        (line,) = warnings(spark, "were refused")
         assert line.startswith("7 of 9 rows of run b were refused, the first: row 1 of b/0 cannot be published")
 
 
@@ -418,11 +444,28 @@ def test_where_the_token_comes_from(tmp_path, monkeypatch):
 # Kills
 
 
-def dying(file):
+def dying(file, *, parts=False):
     """Return a source `dying`, whose sink dies after it has published a batch, and before Spark knows of that.
 
-    The file has the number of batches that it commits before; without the file it lives.
+    The file has the number of batches that it commits before; without the file it lives. With `parts` it dies within a
+    batch, and counts the parts that it has published.
     """
+
+    def die_or_count():
+        left = int(file.read_text())
+        if left == 0:
+            file.unlink()
+            os._exit(9)
+        file.write_text(str(left - 1))
+
+    def dying_within(settle):
+        def settle_some(publisher, messages):
+            rejected = settle(publisher, messages)
+            if file.exists() and messages[0].after is None:
+                die_or_count()
+            return rejected
+
+        return settle_some
 
     class Dying(DataSourceStreamArrowWriter):
         def __init__(self, writer):
@@ -432,13 +475,11 @@ def dying(file):
             return self.writer.write(iterator)
 
         def commit(self, messages, batchId):  # noqa: N803 - Spark's name
+            if parts:
+                Publisher.settle = dying_within(Publisher.settle)
             self.writer.commit(messages, batchId)
             if file.exists():
-                left = int(file.read_text())
-                if left == 0:
-                    file.unlink()
-                    os._exit(9)
-                file.write_text(str(left - 1))
+                die_or_count()
 
         def abort(self, messages, batchId):  # noqa: N803
             pass
@@ -487,6 +528,21 @@ async def test_a_batch_of_more_rows_than_keys_goes_on_where_it_was(spark, tmp_pa
         await dies(served.url, max_rows="5000")
         await in_thread(echo, spark, tmp_path, served.url, max_rows="5000")
         assert await until_end(client) == [{"n": number} for number in range(2_500)]
+
+
+@pytest.mark.nightly
+async def test_a_batch_of_more_rows_than_keys_that_was_killed_within_goes_on_there(spark, tmp_path, dies):
+    """Of 3,500 rows it has published 2,000, of which the server remembers a part; none is delivered twice."""
+    log_of(tmp_path, range(3_500))
+    spark.dataSource.register(dying(tmp_path / "dies", parts=True))
+    async with (
+        recording(tmp_path, history={"keys": 1_000}, limits={"publishes_per_s": 0}) as served,
+        subscribed(served.url) as client,
+    ):
+        await dies(served.url, 1, max_rows="5000")
+        assert served.house.broker.published == 2_000
+        await in_thread(echo, spark, tmp_path, served.url, max_rows="5000")
+        assert await until_end(client) == [{"n": number} for number in range(3_500)]
 
 
 @pytest.mark.nightly

@@ -148,6 +148,13 @@ test("losses and gaps are reported, and a publish waits until it is connected", 
   assert.deepEqual(warnings, []); // as of too many listeners
 });
 
+test("a key that was used for something else is rejected, and not sent again", async () => {
+  const error = "409::idempotency_key_reused";
+  const { client, posted } = connected({ "/a": () => ({ successful: false, error }) });
+  await assert.rejects(client.publish("/a", 1, { key: "order 7" }), { message: error, isOutcomeUnknown: false });
+  assert.equal(posted.filter(({ channel }) => channel === "/a").length, 1);
+});
+
 test("a publish with a key is repeated if its outcome is not known; one without is not", async () => {
   let attempts = 0;
   const answers = {

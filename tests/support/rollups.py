@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from halley.pipeline.jobs.publishing import Unpublished
 from halley.pipeline.jobs.totals import QUANTILES
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.shapes import KINDS, SKIPPED
@@ -25,20 +26,21 @@ Key = tuple[str, int, str, str]
 class Heard:
     """A stand-in for a server and its subscriber.
 
-    It takes each key once, as a server that remembers keys delivers a message once.
+    It takes each key once, as a server that remembers keys delivers a message once, and refuses other data with it.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[str, Keyed] = {}
         self.calls = 0
 
-    def publish(self, messages: Sequence[Keyed]) -> int:
+    def publish(self, messages: Sequence[Keyed]) -> Unpublished:
         """Receive messages as `Publisher` publishes them."""
         self.calls += 1
+        before = 0
         for message in messages:
             assert len(message.key) <= 128
-            self.by_key.setdefault(message.key, message)
-        return 0
+            before += self.by_key.setdefault(message.key, message).data != message.data
+        return Unpublished(0, before)
 
     def finals(self) -> list[dict[str, Any]]:
         """Return the rollups that were published as final."""

@@ -139,7 +139,8 @@ class Client:
 
         A server with a history publishes an event once, even if it is sent twice with its key; so events without a
         reply are sent again until there is one. Returns for each event None, or the refusal; an event that was refused
-        with an error `503:...` can be published again with the same key. With `is_strict` the server also refuses the
+        with an error `503:...` can be published again with the same key; one with `409::idempotency_key_reused` never,
+        since the key was used for another channel or other data. With `is_strict` the server also refuses the
         events after a refused one. Raises the same as `publish_many`.
         """
         messages, after = [], None

@@ -78,11 +78,12 @@ class Alerts(LogJob):
 
     left_out  the number of alerts that were not published, since they were too many or too old
     unknown   the number of alerts that were not published, since the server does not take their channels
+    before    the number of alerts that had been published before, with other figures
     """
 
     def __post_init__(self) -> None:
         """Create the table `alerts` if there is none."""
-        self.left_out = self.unknown = 0
+        self.left_out = self.unknown = self.before = 0
         self._log = open_log(self.log_options)
         head = self._log.head()
         self._log_id = head.log_id
@@ -98,7 +99,11 @@ class Alerts(LogJob):
 
     def counters(self) -> dict[str, int]:
         """Return the counters for the progress line."""
-        return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
+        return {
+            "not published": self.left_out,
+            "of channels that the server does not take": self.unknown,
+            "published before with other figures": self.before,
+        }
 
     def once(self) -> Iterator[Progress]:
         """Do all that the log has now. Spark's trigger for that (availableNow) never ends while there are timers."""
@@ -176,7 +181,9 @@ class Alerts(LogJob):
             busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
             self.left_out += len(shared) - len(busiest)
             chosen = sorted(busiest, key=lambda each: each["at_us"])
-            self.unknown += self.publisher.publish([self._message(each) for each in chosen])
+            refused, before = self.publisher.publish([self._message(each) for each in chosen])
+            self.unknown += refused
+            self.before += before
 
     def _message(self, alert: dict[str, Any]) -> Keyed:
         channel = to_channel(alert["topic"])

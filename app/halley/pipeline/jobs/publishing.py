@@ -36,6 +36,7 @@ _ABOUT_ONE = frozenset({200, 400, 413})
 _PASSING = ("503:", "403:rate_limited:")
 _OUT_OF_ORDER = "412:"
 _DENIED = ("401:", "403:")
+_KEY_REUSED = "409::idempotency_key_reused"
 
 
 def key_of(*parts: str | int) -> str:
@@ -49,6 +50,22 @@ class Rejection(NamedTuple):
 
     message: Keyed
     verdict: Refused
+
+    @property
+    def is_of_key(self) -> bool:
+        """Whether something else was published with its key before, so that it is not published now."""
+        return self.verdict.error == _KEY_REUSED
+
+
+class Unpublished(NamedTuple):
+    """How many of a job's results the server has not published.
+
+    refused  because of the message itself, such as its channel
+    before   since they were published before, with other figures
+    """
+
+    refused: int
+    before: int
 
 
 class Publisher:
@@ -77,10 +94,11 @@ class Publisher:
         self._thread = threading.Thread(target=self._loop.run_forever, name="publishing", daemon=True)
         self._thread.start()
 
-    def publish(self, messages: Sequence[Keyed]) -> int:
-        """Publish a job's results as `settle` does; return how many the server refused because of the message itself.
+    def publish(self, messages: Sequence[Keyed]) -> Unpublished:
+        """Publish a job's results as `settle` does; return how many of them were not.
 
-        Raises `JobFailed` also if the server refuses a message for lack of rights.
+        A result that was published before with other figures, by a job that was killed, counts as published. Raises
+        `JobFailed` also if the server refuses a message for lack of rights.
         """
         rejected = self.settle(messages)
         for message, verdict in rejected:
@@ -89,13 +107,14 @@ class Publisher:
                     f"{self.name} does not let the pipeline publish to {message.channel} ({verdict}): it needs a "
                     "token whose role may publish below /stats, /alerts and /halley"
                 ) from verdict
-        return len(rejected)
+        before = sum(each.is_of_key for each in rejected)
+        return Unpublished(len(rejected) - before, before)
 
     def settle(self, messages: Sequence[Keyed]) -> list[Rejection]:
         """Publish messages in order; wait until the server has accepted or finally refused each of them.
 
-        Return those that it refused because of the message itself: its channel, its size, or the rights for its
-        channel. Raises `JobFailed` if the server does not accept the token, or accepts nothing for `publish_s`
+        Return those that it refused because of the message itself: its channel, its size, its key, or the rights for
+        its channel. Raises `JobFailed` if the server does not accept the token, or accepts nothing for `publish_s`
         seconds; `JobRejected` if the URL or the token is invalid.
         """
         return self._wait(self._settle(list(messages))) if messages else []
@@ -103,12 +122,12 @@ class Publisher:
     def remembered(self, messages: Sequence[Keyed]) -> list[bool]:
         """Return for each message whether the server remembers a publish with its key; nothing is published.
 
-        Each is sent as one that must come after a publish that there never was, so only a repeat is accepted. Raises
-        the same as `settle`.
+        Each is sent without its data, as one that must come after a publish that there never was: so none is accepted
+        but a repeat, and what the server remembers with other data is refused as that. Raises the same as `settle`.
         """
         never = token_hex(16)
         rejected = self.settle([replace(message, data=None, after=never) for message in messages])
-        unknown = {message.key for message, _ in rejected}
+        unknown = {each.message.key for each in rejected if not each.is_of_key}
         return [message.key not in unknown for message in messages]
 
     def publish_status(self, channel: str, data: Any) -> None:

@@ -76,13 +76,14 @@ class Rollup(LogJob, TurnJob):
     late      the number of events that were read when their windows were already final
     left_out  the number of rollups that were not published, since there were too many at a time
     unknown   the number of rollups that were not published, since the server does not take their channels
+    before    the number of rollups that had been published before, with other figures
     """
 
     wall_us: Callable[[], int] = field(default=wall_us, kw_only=True)
 
     def __post_init__(self) -> None:
         """Resume where the table says; publish final windows that were not."""
-        self.late = self.left_out = self.unknown = 0
+        self.late = self.left_out = self.unknown = self.before = 0
         self.interval_s = self.options.rollup_s
         self._consumer = consumer("rollup", self.lake)
         self._source_options = self.source_options(lift=self.lift)
@@ -118,6 +119,7 @@ class Rollup(LogJob, TurnJob):
             "late": self.late,
             "not published": self.left_out,
             "of channels that the server does not take": self.unknown,
+            "published before with other figures": self.before,
         }
 
     def step(self) -> Progress:
@@ -265,7 +267,9 @@ class Rollup(LogJob, TurnJob):
             busiest = of_window[: self.options.channels]
             self.left_out += len(of_window) - len(busiest)
             messages += [self._message(row, until) for row in busiest]
-        self.unknown += self.publisher.publish(messages)
+        refused, before = self.publisher.publish(messages)
+        self.unknown += refused
+        self.before += before
 
     def _message(self, row: Row, until: int | None) -> Keyed:
         channel = to_channel(row["topic"])

@@ -11,6 +11,8 @@ A row without a key of its own has the key `queryId/batchId/partition/row`, or `
 batch that is repeated: a part of a thousand events is published only after all of the part before it is settled. So if
 the server remembers the key of a part's first event, all parts before it are done, however long ago their keys have
 been forgotten. Keys of the user's own do not say that, since the same key may be of an earlier batch.
+
+What comes later with the key of another row is left out, in any case, and counted in a line of the log.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ _PART_EVENTS = 1_000
 _BATCH_EVENTS = 1_024
 _EVENTS = pa.schema([("channel", pa.string()), ("data", pa.large_string()), ("key", pa.string())])
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+_LEFT_OUT = "%s of %s rows of %s were left out, since their keys were used for others before, the first: %s"
 
 _log = logging.getLogger(__name__)
 
@@ -163,6 +167,7 @@ class _Writer:
         tasks = [each for each in messages if isinstance(each, Prepared)]
         count, refused = sum(each.count for each in tasks), sum(each.unusable for each in tasks)
         reason = next((each.reason for each in tasks if each.reason), "")
+        left_out, first_left_out = 0, ""
         options = self._options
         if self.has_keys and count > options.keys:
             raise JobRejected(
@@ -174,8 +179,12 @@ class _Writer:
             try:
                 done = 0 if self.has_keys or count <= _PART_EVENTS else _progress(publisher, tasks)
                 for part in _parts(islice(_events(tasks), done, None)):
-                    rejected = publisher.settle(part)
+                    found = publisher.settle(part)
+                    rejected = [each for each in found if not each.is_of_key]
                     refused += len(rejected)
+                    left_out += len(found) - len(rejected)
+                    for message in [each.message for each in found if each.is_of_key][:1]:
+                        first_left_out = first_left_out or f"{message.channel} with the key {message.key}"
                     for message, verdict in rejected[:1]:
                         reason = reason or f"{message.channel}: {verdict}"
                     if rejected and not options.counts_refused:
@@ -185,8 +194,10 @@ class _Writer:
                         )
             finally:
                 publisher.close()
+        rows = count + sum(each.unusable for each in tasks)
+        if left_out:
+            _log.warning(_LEFT_OUT, left_out, rows, batch, first_left_out)
         if refused:
-            rows = count + sum(each.unusable for each in tasks)
             _log.warning("%s of %s rows of %s were refused, the first: %s", refused, rows, batch, reason)
 
 
