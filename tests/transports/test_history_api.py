@@ -286,8 +286,13 @@ BAD = [
     *_bad("after_position", "", "-1", "-2", "x", str(2**63)),
     *_bad("before_position", "", "0", "-1", "x", str(2**63)),
     *_bad("cursor", "", "5", "after-", "after--1", "between-5", "before-" + "9" * 20),
-    ("surprise=1", history_query.UNKNOWN),
-    ("limit=1&LIMIT=1", history_query.UNKNOWN),
+    ("surprise=1", f"unknown parameter surprise; {history_query.KNOWN}"),
+    ("limt=1", f"unknown parameter limt (did you mean limit?); {history_query.KNOWN}"),
+    ("limit=1&LIMIT=1", f"unknown parameter LIMIT (did you mean limit?); {history_query.KNOWN}"),
+    *(
+        (f"{name}=1", f"unknown parameter; {history_query.KNOWN}")
+        for name in ("", "a%0ab", "%3Cb%3E", "lim%C4%B1t", "a.b", "x" * 25)
+    ),
     ("limit=1&limit=1", TWICE),
     ("&".join(f"limit={number}" for number in range(1, 50)), TWICE),
     ("topic=%ff", UNREADABLE),
@@ -296,7 +301,7 @@ BAD = [
 
 @pytest.mark.parametrize(("query", "text"), BAD)
 async def test_a_bad_parameter_is_named_and_nothing_is_read(query, text, served):
-    """S: 400 with a fixed text for each; it repeats nothing of the request."""
+    """S: 400 with a fixed text for each; it repeats nothing of the request but a name that is plain and short."""
     response = await answer(served, f"/history/chat/a?{query}")
     assert (response.status, response.text) == (400, text)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"

@@ -173,7 +173,7 @@ BAD = [
         for name in ("from_offset", "until_offset")
         for value in ("", "0", "-1", "x", "1.0", str(2**63), "9" * 30)
     ),
-    ("offset=1", log_api.UNKNOWN),
+    ("offset=1", f"unknown parameter offset (did you mean from_offset?); {log_api.KNOWN}"),
     ("from_offset=1&from_offset=1", "duplicate parameter"),
     ("from_offset=%ff", "the query is not UTF-8"),
     ("from_offset=5", log_api.AHEAD),
@@ -191,7 +191,7 @@ BAD = [
         for value in ("", "yesterday", "2026-07-01", "2026-07-01T12:00:00", "1782907200")
     ),
     ("channel=/a&channel=/b", "duplicate parameter"),
-    ("topic=/a", log_api.UNKNOWN),
+    ("topic=/a", f"unknown parameter topic; {log_api.KNOWN}"),
 ]
 
 
@@ -206,7 +206,7 @@ async def test_a_bad_parameter_is_named(query, text, http):
 async def test_the_head_takes_no_parameters(path, http):
     """A parameter, which would be ignored, is refused."""
     response = await http.get(path)
-    assert (response.status_code, response.text) == (400, NONE_KNOWN)
+    assert (response.status_code, response.text) == (400, f"unknown parameter x; {NONE_KNOWN}")
 
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):

@@ -193,7 +193,7 @@ async def test_methods_and_parameters(http):
     for method in ("GET", "PUT", "PATCH"):
         assert (await http.request(method, INGEST)).status_code == 405
     response = await report(http, 1, f"{INGEST}?force=1")
-    assert (response.status_code, response.text) == (400, NONE_KNOWN)
+    assert (response.status_code, response.text) == (400, f"unknown parameter force; {NONE_KNOWN}")
     assert (await http.post("/log/consumers", json={"offset": 1})).status_code == 404
 
 

@@ -17,6 +17,7 @@ from support.wire import DEADLINE_S, Wire, head, post, request, until
 from halley.access.tokens import hash_of
 from halley.embed import Halley
 from halley.settings import Access, Record, Token
+from halley.transports.events import LAST_IDS
 
 pytestmark = pytest.mark.faces(
     SHORT_WAY, pytest.param(ASGI, marks=pytest.mark.slow), pytest.param(TLS, marks=pytest.mark.slow)
@@ -47,6 +48,13 @@ async def put(served, *data, channel="/a", **headers):
         assert answer.status == 200, answer.text
         found.append(json.loads(answer.body)["position"])
     return found
+
+
+async def until_silent(stream, sign=b":\n"):
+    """Read until a sign of life has nothing to say: the server has recorded that sessions were opened."""
+    async with asyncio.timeout(DEADLINE_S):
+        while await stream.piece() != sign:
+            pass
 
 
 async def status(served, target, method="GET", body=b"", **headers):
@@ -226,6 +234,12 @@ async def test_a_gap_is_told_before_what_follows_it(tmp_path):
         ("/events/a", {"last_event_id": "9999999999999999"}, 9999999999999999),
         ("/events/a?after_position=1&log=another", {}, 1),
         ("/events/a?log=another", {"last_event_id": "0"}, 0),
+        *(
+            ("/events/a?last=1", {"last_event_id": last_id}, 0)  # ids of another server's events
+            for last_id in ("x", "-1", "1.0", "+1", "1 2", "\xb2", "1" * 20, "0x1", "9" * 19, "earliest")
+        ),
+        ("/events/a?lastEventId=9", {}, 9),
+        ("/events/a?evs_last_event_id=urn:uuid:0&after_position=1", {}, 0),
     ],
 )
 async def test_a_position_of_another_log_is_ahead_and_then_live(tmp_path, target, headers, from_):
@@ -238,6 +252,23 @@ async def test_a_position_of_another_log_is_ahead_and_then_live(tmp_path, target
         assert gap.data == {"from": from_, "to": position, "reason": "ahead"}
         await put(served, "after")
         assert await stream.data(1) == ["after"]
+
+
+@pytest.mark.parametrize("name", LAST_IDS)
+async def test_the_last_id_can_be_a_parameter(tmp_path, name):
+    """As polyfills add it to the page's own URL; the header, which is newer, wins; an empty one is none."""
+    async with serving(recorded(tmp_path)) as served:
+        one, two, _ = await put(served, 1, 2, 3)
+        for query in ("", "&after_position=0", "&last=3", "&log="):
+            wanted = f"/events/a?{name}={one}{query}"
+            if query == "&log=":
+                wanted += served.house.broker.commits.log.log_id
+            stream = await StreamReader.open(served, wanted, accept="text/event-stream")
+            assert await stream.data(2) == [2, 3]
+        stream = await StreamReader.open(served, f"/events/a?{name}={one}", last_event_id=str(two))
+        assert await stream.data(1) == [3]
+        stream = await StreamReader.open(served, f"/events/a?{name}=&after_position={two}", last_event_id=" ")
+        assert await stream.data(1) == [3]
 
 
 async def test_the_log_that_is_meant_is_no_gap(tmp_path):
@@ -280,7 +311,56 @@ async def test_a_silent_stream_gives_a_sign_of_life_that_moves_the_id(tmp_path):
         while stream.source.last_id != str(position):
             assert stream.source.feed(await stream.piece()) == []
         assert stream.came.endswith(b":\nid: %d\n\n" % position)
+        assert [await stream.piece() for _ in range(2)] == [b":\n"] * 2  # no block: there is nothing to say
         assert await lines.piece() == b"\n"
+
+
+async def test_a_sign_of_life_repeats_no_id_that_an_event_had(tmp_path):
+    """Its reader knows where it is, also after an event that is not recorded and after a gap."""
+    settings = recorded(tmp_path, events={"alive_s": 0.1}, record=(Record("/n/**", "0"),))
+    async with serving(settings) as served:
+        stream = await StreamReader.open(served, "/events?channel=/a&channel=/n/x", last_event_id="another server's")
+        await stream.blocks(1)
+        await until_silent(stream)
+        await put(served, 1)
+        await stream.data(1)
+        assert await stream.piece() == b":\n"
+        await put(served, 2, channel="/n/x")
+        await stream.data(1)
+        assert await stream.piece() == b":\n"
+
+
+async def test_positions_can_be_events(tmp_path):
+    """For readers that hand on each block: then each has data, the first one too, and what follows is as ever."""
+    async with serving(recorded(tmp_path, events={"alive_s": 0.1})) as served:
+        stream = await StreamReader.open(served, "/events/a?positions=event")
+        assert await stream.piece() == b'retry: 1000\nevent: position\nid: 0\ndata: {"position":0}\n\n'
+        await until_silent(stream)
+        head = served.house.broker.commits.tail.head
+        lines = await StreamReader.open(served, "/events/a?positions=event", accept="application/x-ndjson")
+        assert await lines.piece() == b'{"event":"position","position":%d}\n' % head
+        await until_silent(lines, b"\n")
+        await until_silent(stream)
+        [position] = await put(served, 1, channel="/b")
+        while stream.source.last_id != str(position):
+            [*found] = stream.source.feed(await stream.piece())
+        assert found == [("position", str(position), {"position": position})]
+        assert stream.came.endswith(b':\nevent: position\nid: %d\ndata: {"position":%d}\n\n' % (position, position))
+        while not lines.came.endswith(b'\n{"event":"position","position":%d}\n' % position):
+            await lines.piece()
+        await put(served, 2)
+        assert await stream.data(1) == [2]
+        await served.house.lifecycle.drain()
+        assert (await stream.rest()).endswith(b"}\n\nretry: 1000\n")
+
+
+async def test_without_a_history_there_are_no_positions_to_be_events():
+    """What is in front of the first event is its beginning."""
+    async with serving(brisk()) as served:
+        stream = await StreamReader.open(served, "/events/a?positions=event")
+        assert await stream.piece() == b"retry: 1000\n"
+        await put(served, 1)
+        assert await stream.data(1) == [1]
 
 
 async def test_a_stream_ends_with_its_token(tmp_path):

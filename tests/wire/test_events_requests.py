@@ -58,8 +58,13 @@ WRONG = {
     f"/events/{'x' * 300}": events.BAD_CHANNEL,
     "/events/a?channel=/b": events.TWO_WAYS,
     f"/events?{SIXTEEN}": events.TOO_MANY,
-    "/events/a?limit=1": events.UNKNOWN,
-    "/events/a?access_token=x": events.UNKNOWN,
+    "/events/a?limit=1": f"unknown parameter limit; {events.KNOWN}",
+    "/events/a?lst=1": f"unknown parameter lst (did you mean last?); {events.KNOWN}",
+    "/events?chanel=/a&channel=/b": f"unknown parameter chanel (did you mean channel?); {events.KNOWN}",
+    "/events/a?_=1": f"unknown parameter _; {events.KNOWN}",
+    "/events/a?access_token=x": events.NO_QUERY_TOKEN,
+    "/events/a?positions=": f"positions: expected {events.EXPECTED['positions']}",
+    "/events/a?positions=none": f"positions: expected {events.EXPECTED['positions']}",
     "/events/a?last=1&last=2": TWICE,
     "/events/a?last=1&after_position=1": events.CONTRADICTION,
     "/events/a?last=-1": f"last: expected {events.EXPECTED['last']}",
@@ -73,29 +78,33 @@ WRONG = {
 
 @pytest.mark.parametrize("target", WRONG)
 async def test_a_wrong_request_is_answered_with_what_was_expected(target):
-    """It is 400, opens nothing, and repeats nothing of what was sent."""
+    """It is 400, opens nothing, and repeats nothing of what was sent but the name of an unknown parameter."""
     async with serving(brisk()) as served:
         answer = await ask(served, target)
         assert (answer.status, answer.text) == (400, WRONG[target])
         assert served.house.broker.opened["events"] == 0
 
 
-@pytest.mark.parametrize("last_id", ["x", "-1", "1.0", "+1", "1 2", "\u0661", "1" * 20, "0x1", "9" * 19])
-async def test_a_last_id_that_is_no_position_is_refused(last_id):
-    """Only positions are ids, so it is not one of a stream of Halley's."""
+@pytest.mark.parametrize("accept", ["*/*", "application/x-ndjson", "text/event-stream;q=0.1, application/x-ndjson"])
+async def test_who_may_have_mistyped_a_parameter_is_answered_400(accept):
+    """What no page's reader has added; what is near is named."""
     async with serving(brisk()) as served:
-        wire = await served.wire()
-        await wire.send(b"GET /events/a HTTP/1.1\r\nHost: 127.0.0.1\r\nLast-Event-ID: %b\r\n\r\n" % last_id.encode())
-        answer = await wire.read()
-        assert (answer.status, answer.text) == (400, events.BAD_ID)
+        answer = await ask(served, "/events/a?afterposition=1", accept=accept)
+        assert (answer.status, answer.text) == (
+            400,
+            f"unknown parameter afterposition (did you mean after_position?); {events.KNOWN}",
+        )
 
 
-async def test_an_empty_last_id_is_none():
-    """Some that stand for `EventSource` send it before they have one."""
+@pytest.mark.parametrize("query", ["_=1759", "r=0.5", "evs_preamble=2056&evs_last_event_id=", "%20=1&x=1&x=2"])
+async def test_what_a_pages_reader_adds_to_the_url_is_passed_over(query):
+    """It keeps caches away, or says how another server should pad its answers: an error would end the page for ever."""
     async with serving(brisk()) as served:
-        wire = await served.wire()
-        await wire.send(b"GET /events/a HTTP/1.1\r\nHost: 127.0.0.1\r\nLast-Event-ID: \r\n\r\n")
-        assert (await wire.read()).status == 200
+        stream = await StreamReader.open(served, f"/events/a?{query}", accept="text/event-stream")
+        assert (stream.response.status, await stream.piece()) == (200, b"retry: 1000\n\n")
+        for wrong in ("access_token=x", "last=-1", "positions=x"):
+            answer = await ask(served, f"/events/a?{query}&{wrong}", accept="text/event-stream")
+            assert answer.status == 400, answer.text
 
 
 @pytest.mark.parametrize("channel", ["/meta", "/meta/connect", "/meta/**", "/service/*", "/service/a"])
@@ -245,7 +254,11 @@ async def test_over_a_limit_a_browser_comes_back_later_and_others_get_503(change
         browser = await ask(served, "/events/a", accept="text/event-stream")
         assert (browser.status, browser.body) == (200, b"retry: 5000\n\n")
         assert browser.headers["content-type"] == "text/event-stream"
-        assert served.house.broker.hits[limit] == 2
+        picky = await ask(served, "/events/a?positions=event", accept="text/event-stream")
+        assert (picky.status, picky.body) == (200, b"retry: 5000\n")
+        lines = await ask(served, "/events/a", accept="application/x-ndjson, text/event-stream;q=0.5")
+        assert (lines.status, lines.text, lines.headers["retry-after"]) == (503, events.NO_ROOM, "5")
+        assert served.house.broker.hits[limit] == 4
         assert len(served.house.broker.sessions) == 2
         await streams[0].wire.close()
         await until(lambda: len(served.house.broker.sessions) == 1)

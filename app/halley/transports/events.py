@@ -2,7 +2,10 @@
 
 A browser's `EventSource` comes back after the end of a stream, but never after another status than 200. So what is
 wrong with a request is answered by 4xx, and what is only so at the moment is not: such a stream ends at once, with the
-time to come back. A reader that does not name `text/event-stream` gets 503 instead.
+time to come back. A reader that does not name `text/event-stream`, or prefers lines of JSON, gets 503 instead.
+
+What stands for `EventSource` where that cannot do what a page needs adds parameters of its own to the URL: where the
+reader was, and others that only keep caches away. A page cannot change them, so an error would end it for ever.
 
 On Halley's own host a stream gets its connection (`host/streams.py`), and needs no task. Under other servers, and for
 HTTP/1.0, a task of each stream writes what comes.
@@ -11,6 +14,7 @@ HTTP/1.0, a task of each stream writes what comes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -25,13 +29,13 @@ from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.names import META, SERVICE, to_pattern
 from halley.protocols.bayeux.outcomes import Request, Transport
 from halley.protocols.contract import Close, Engine
-from halley.protocols.events.messages import LINES, SSE, Form
+from halley.protocols.events.messages import LINES, SSE, WITH_POSITION_EVENTS, Form
 from halley.protocols.events.protocol import Beginning, Events
 from halley.protocols.events.stream import LATER_S
 from halley.settings import Settings
 from halley.transports.api.archive import unread
 from halley.transports.api.identity import Caller, caller_by
-from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, pairs_of, single, whole
+from halley.transports.api.parameters import bad_parameter, number_of, pairs_of, single, whole
 from halley.transports.api.responses import PRIVATE
 from halley.transports.asgi import AsgiConnection, host_connection, reader_in, respond
 from halley.transports.bodies import disconnected, read_body, value_of_body, while_connected
@@ -45,20 +49,26 @@ PATH: Final = "/events"
 _CHANNELS: Final = 16
 
 EXPECTED = {
+    "channel": "a Bayeux channel, or one that ends in /* or /**",
     "after_position": "a position, a whole number of at least 0",
     "last": "a number of events, a whole number of at least 0",
     "log": "the id of a log, as Halley-Log names it",
+    "positions": "event",
 }
-"""What each parameter besides `channel` and the token expects."""
+"""What each parameter besides the token and the last id expects."""
+
+LAST_IDS: Final = ("lastEventId", "Last-Event-ID", "evs_last_event_id")
+"""The parameters by which event-source-polyfill, reconnecting-eventsource and amvtek's polyfill send the last id."""
 
 NO_CHANNEL = f"expected {PATH}/CHANNEL, where the channel may end in /* or /**, or {PATH}?channel=/CHANNEL"
 TWO_WAYS = "expected a channel in the path or as a parameter, not both"
 TOO_MANY = f"channel: expected at most {_CHANNELS}"
-BAD_CHANNEL = "channel: expected a Bayeux channel, or one that ends in /* or /**"
-UNKNOWN = f"unknown parameter; expected one of channel, {', '.join(EXPECTED)}"
+BAD_CHANNEL = f"channel: expected {EXPECTED['channel']}"
+KNOWN = f"expected one of {', '.join(EXPECTED)}"
+NONE_TAKEN = "publishing takes none"
 CONTRADICTION = "expected one of after_position and last, not both"
+NO_QUERY_TOKEN = "access_token: expected a token in Authorization, since events.query_token is off"  # noqa: S105
 TWO_TOKENS = "expected a token in Authorization or as access_token, not both"
-BAD_ID = "Last-Event-ID: expected a position, as the id of an event is"
 UNACCEPTABLE = "expected Accept to allow text/event-stream or application/x-ndjson"
 NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
 DENIED = "the server's policy does not allow subscribing to that"
@@ -66,6 +76,7 @@ NO_ROOM = "no room for another stream; try again later"
 BEHIND = "this node is behind that position, which its cluster may have reached; try again later"
 
 _UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
+_NO_LOG: Final = ""  # the log of an id that is not a position: of another server's event
 _STATUSES: Final = {402: 403, 404: 403, 405: 400, 412: 409}
 """The statuses for codes of Bayeux's errors that mean something else in HTTP."""
 
@@ -77,7 +88,7 @@ class Asked(NamedTuple):
     last: int
     form: Form
     can_come_back: bool
-    """Whether the client names `text/event-stream`: it comes back when its stream ends."""
+    """Whether the client names `text/event-stream`, and gets it: it comes back when its stream ends."""
 
 
 class EventsEndpoint(Endpoint):
@@ -116,10 +127,9 @@ class EventsEndpoint(Endpoint):
         channel = route_path(scope)[len(PATH) :]
         pairs = pairs_of(head.query_string)
         caller, token = self._caller(head, pairs)
-        if self._settings.events.query_token:
-            pairs = [pair for pair in pairs if pair[0] != "access_token"]
+        pairs = [pair for pair in pairs if pair[0] != "access_token"]
         if head.method == "POST":
-            single(pairs, {}, "unknown parameter; publishing takes none")
+            single(pairs, {}, NONE_TAKEN)
             await self._publish(channel, caller, token, AsgiConnection(self._engine, scope, receive, send))
             return
         with caller.asking():
@@ -137,16 +147,18 @@ class EventsEndpoint(Endpoint):
             if rejection.status != 503 or not asked.can_come_back:
                 raise
             self._note(rejection, head)
-            await respond(send, 200, self._headers(asked.form, scope), SSE.begin(None, LATER_S))
+            await respond(send, 200, self._headers(asked.form, scope), asked.form.later(LATER_S))
 
     def _caller(self, head: Head, pairs: list[tuple[str, str]]) -> tuple[Caller, str | None]:
         """Who asks, and the token that proves it. Raises `Rejection`."""
         token = bearer_token(head.fields.get(b"authorization"))
-        if self._settings.events.query_token:
-            tokens = [value for name, value in pairs if name == "access_token"]
+        tokens = [value for name, value in pairs if name == "access_token"]
+        if tokens:
+            if not self._settings.events.query_token:  # it would be passed over, and its reader be anybody
+                raise Rejection(400, NO_QUERY_TOKEN)
             if len(tokens) + (token is not None) > 1:  # RFC 6750, 2
                 raise Rejection(400, TWO_TOKENS)
-            token = tokens[0] if tokens else token
+            token = tokens[0]
         rates = self._engine.broker.rates
         return caller_by(token, head.address, self._rights, self._identities, rates), token
 
@@ -154,8 +166,41 @@ class EventsEndpoint(Endpoint):
 
     def _read(self, channel: str, pairs: list[tuple[str, str]], head: Head) -> Asked:
         """Parse a request for a stream. Raises `Rejection`."""
-        names = [value for name, value in pairs if name == "channel"]
-        given = single([pair for pair in pairs if pair[0] != "channel"], EXPECTED, UNKNOWN)
+        accept = head.fields.get(b"accept", b"").decode("latin-1")
+        form = form_of(accept)
+        can_come_back = form is SSE and "event-stream" in accept.lower()
+        patterns = self._patterns(channel, [value for name, value in pairs if name == "channel"])
+        ids = [head.fields.get(b"last-event-id", b"").decode("latin-1").strip()]
+        ids += [value for name, value in pairs if name in LAST_IDS]
+        pairs = [pair for pair in pairs if pair[0] not in ("channel", *LAST_IDS)]
+        if can_come_back:
+            pairs = [pair for pair in pairs if pair[0] in EXPECTED]
+        given = single(pairs, EXPECTED, KNOWN)
+        if given.get("positions", "event") != "event":
+            raise bad_parameter("positions", EXPECTED["positions"])
+        if "positions" in given:
+            form = WITH_POSITION_EVENTS[form]
+        after, last, log = self._start(given, next(filter(None, ids), ""))
+        return Asked(Beginning(patterns, after, log), last, form, can_come_back)
+
+    def _start(self, given: Mapping[str, str], last_id: str) -> tuple[int | None, int, str | None]:
+        """After which position a stream begins, how many events before it, and of which log. Raises `Rejection`."""
+        after, last, log = None, 0, given.get("log")
+        if "after_position" in given and "last" in given:
+            raise Rejection(400, CONTRADICTION)
+        if "after_position" in given:
+            after = whole(given, "after_position", EXPECTED["after_position"], 0)
+        if "last" in given:
+            last = min(whole(given, "last", EXPECTED["last"], 0), self._settings.history.page_events)
+        if log == "":
+            raise bad_parameter("log", EXPECTED["log"])
+        if not last_id:
+            return after, last, log
+        position = number_of(last_id)  # who comes back sends the first URL again, and this
+        return (0, 0, _NO_LOG) if position is None else (position, 0, log)
+
+    def _patterns(self, channel: str, names: list[str]) -> tuple[Pattern, ...]:
+        """What a stream is of, as the path or the parameters name it. Raises `Rejection`."""
         if len(channel) > 1:
             if names:
                 raise Rejection(400, TWO_WAYS)
@@ -164,25 +209,7 @@ class EventsEndpoint(Endpoint):
             raise Rejection(400, NO_CHANNEL)
         if len(names) > _CHANNELS:
             raise Rejection(400, TOO_MANY)
-        patterns = tuple(dict.fromkeys(self._pattern(name) for name in names))
-        after, last = None, 0
-        if "after_position" in given and "last" in given:
-            raise Rejection(400, CONTRADICTION)
-        if "after_position" in given:
-            after = whole(given, "after_position", EXPECTED["after_position"], 0)
-        if "last" in given:
-            last = min(whole(given, "last", EXPECTED["last"], 0), self._settings.history.page_events)
-        if given.get("log") == "":
-            raise bad_parameter("log", EXPECTED["log"])
-        came_last = head.fields.get(b"last-event-id", b"").strip()
-        if came_last:  # a browser that comes back sends its first URL again, and this
-            if not came_last.isdigit() or int(came_last) > LAST_OFFSET:
-                raise Rejection(400, BAD_ID)
-            after, last = int(came_last), 0
-        accept = head.fields.get(b"accept", b"").decode("latin-1")
-        return Asked(
-            Beginning(patterns, after, given.get("log")), last, form_of(accept), "event-stream" in accept.lower()
-        )
+        return tuple(dict.fromkeys(self._pattern(name) for name in names))
 
     def _pattern(self, name: str) -> Pattern:
         try:

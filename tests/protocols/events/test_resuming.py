@@ -22,7 +22,7 @@ from halley.broker.policy import ANONYMOUS, DefaultRules
 from halley.broker.ports import Durability
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.contract import Close
-from halley.protocols.events.messages import SSE
+from halley.protocols.events.messages import SSE, WITH_POSITION_EVENTS
 from halley.protocols.events.protocol import Beginning, Events
 from halley.protocols.events.stream import Streams
 from halley.settings import Events as Options
@@ -149,7 +149,8 @@ class Reader:
 
     def connect(self, after: int | None) -> None:
         self.source = EventSource("" if after is None else str(after))
-        self.stream, self.link = self.world.house.open(self.names, after)
+        form = self.world.random.choice([SSE, WITH_POSITION_EVENTS[SSE]])
+        self.stream, self.link = self.world.house.open(self.names, after, form)
         self.is_paused = False
         self.told_here: set[int] = set()
         self.look()
@@ -159,6 +160,9 @@ class Reader:
         for kind, last_id, told in self.source.feed(self.link.take()):
             if kind == "end":
                 assert told == {"reason": "slow_consumer"}  # of what is not recorded
+            elif kind == "position":
+                assert told == {"position": int(last_id)}
+                assert not self.has or told["position"] >= self.has[-1], "an id that goes back"
             elif kind == "gap":
                 assert told["reason"] in ("expired", "lost"), told
                 gap = set(range(told["from"], told["to"] + 1))
@@ -172,7 +176,12 @@ class Reader:
                 self.has.append(told["position"])
 
     def act(self) -> None:
-        self.world.random.choice([self.look, self.pause, self.cut])()
+        self.world.random.choice([self.look, self.pause, self.cut, self.wait])()
+
+    def wait(self) -> None:
+        """Get a sign of life in the next turn, if nothing else comes."""
+        if self.stream.closed is None:
+            self.world.house.events.streams.due(self.stream, self.world.house.now)
 
     def pause(self) -> None:
         """Stop reading, or go on."""

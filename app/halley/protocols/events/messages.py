@@ -3,6 +3,9 @@
 An event is the object that `/history` shows, on one line. In server-sent events the position is the event's `id` too,
 which a browser sends as `Last-Event-ID` when it comes back. A block without data sets the id and fires nothing: so the
 first block says where the stream begins, and signs of life move the id over events that the stream does not have.
+
+Some readers hand on each block as an event, also one without data. For them the same positions can be events, with the
+name `position`; then each block has data, and what is in front of one is its beginning.
 """
 
 from __future__ import annotations
@@ -50,12 +53,19 @@ def render(event: Event) -> bytes:
 class ServerSentEvents:
     """`text/event-stream`, which browsers read by `EventSource`."""
 
-    name = "sse"
+    name = "sse"  # of both kinds, as they have the same events
     content_type = b"text/event-stream"
+
+    def __init__(self, *, has_position_events: bool = False) -> None:
+        self._has_position_events = has_position_events
 
     def begin(self, position: int | None, retry_s: float) -> bytes:
         """The first message: where the stream begins, if that has a position, and when to come back."""
-        return b"retry: %d\n%b\n" % (retry_s * 1000, _id(position))
+        return b"retry: %d\n%b" % (retry_s * 1000, self._position(position))
+
+    def later(self, retry_s: float) -> bytes:
+        """The last message of a stream whose reader comes back by itself: when."""
+        return self.begin(None, retry_s)
 
     def event(self, event: Event) -> bytes:
         """An event of a channel, without a name, so that `onmessage` gets it."""
@@ -70,8 +80,14 @@ class ServerSentEvents:
         return b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": reason})
 
     def alive(self, position: int | None) -> bytes:
-        """A sign of life: a comment, and the position up to which the reader has everything."""
-        return b":\n%b\n" % _id(position)
+        """A sign of life: a comment, and the position up to which the reader has everything, if it has another one."""
+        return b":\n" if position is None else b":\n%b" % self._position(position)
+
+    def _position(self, position: int | None) -> bytes:
+        """A block that sets the id."""
+        if not self._has_position_events:
+            return b"%b\n" % _id(position)
+        return b"" if position is None else b'event: position\n%bdata: {"position":%d}\n\n' % (_id(position), position)
 
 
 class Lines:
@@ -80,7 +96,14 @@ class Lines:
     name = "lines"
     content_type = b"application/x-ndjson"
 
+    def __init__(self, *, has_position_events: bool = False) -> None:
+        self._has_position_events = has_position_events
+
     def begin(self, position: int | None, retry_s: float) -> bytes:  # noqa: ARG002 - for the other form
+        """Where the stream begins, if its reader wants to know: a line would be an event for others."""
+        return self._position(position)
+
+    def later(self, retry_s: float) -> bytes:  # noqa: ARG002 - for the other form
         """Nothing, since a line would be an event."""
         return b""
 
@@ -96,14 +119,23 @@ class Lines:
         """The last message of a stream that its reader should not open again as it is."""
         return b"%b\n" % orjson.dumps({"event": "end", "reason": reason})
 
-    def alive(self, position: int | None) -> bytes:  # noqa: ARG002 - for the other form
-        """A sign of life: an empty line."""
-        return b"\n"
+    def alive(self, position: int | None) -> bytes:
+        """A sign of life: an empty line, or the position up to which the reader has everything."""
+        return self._position(position) or b"\n"
+
+    def _position(self, position: int | None) -> bytes:
+        if position is None or not self._has_position_events:
+            return b""
+        return b'{"event":"position","position":%d}\n' % position
 
 
 Form = ServerSentEvents | Lines
 SSE: Final = ServerSentEvents()
 LINES: Final = Lines()
+WITH_POSITION_EVENTS: Final[dict[Form, Form]] = {
+    SSE: ServerSentEvents(has_position_events=True),
+    LINES: Lines(has_position_events=True),
+}
 
 
 def _id(position: int | None) -> bytes:

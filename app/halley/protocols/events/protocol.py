@@ -64,8 +64,7 @@ class Events(WireProtocol):
         position, gap = self._place(stream, beginning)
         for pattern in beginning.patterns:
             broker.subscribe(stream, pattern)
-        stream.begin(gap)
-        return stream, form.begin(position, self.options.retry_s)
+        return stream, stream.begin(position, gap)
 
     def _check_admission(self, account: str | None) -> None:
         if self.is_draining:

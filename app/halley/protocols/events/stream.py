@@ -150,6 +150,7 @@ class Stream(Session):
         "_is_reading",
         "_key",
         "_link",
+        "_position",
         "_streams",
         "is_silent",
     )
@@ -166,6 +167,7 @@ class Stream(Session):
         self._end: Close | None = None  # what ends the response at the end of this turn
         self._is_paused = False
         self._is_reading = False  # a page of the history
+        self._position: int | None = None  # the last one that was written
 
     # What the transport calls
 
@@ -192,11 +194,13 @@ class Stream(Session):
 
     # What the protocol calls
 
-    def begin(self, gap: Gap | None) -> None:
-        """Report a gap with which the stream begins, and read on in the history if its reader is behind."""
+    def begin(self, position: int | None, gap: Gap | None) -> bytes:
+        """Return the first message. Then report a gap, and read on in the history if the reader is behind."""
+        self._position = position
         if gap is not None:
             self._gaps = (gap,)
         self._streams.broker.mark_ready(self)
+        return self._form.begin(position, self._streams.options.retry_s)
 
     def end(self, reason: str, now: float, *, later_s: float | None = None) -> None:
         """End the stream behind what waits for its reader. The last message says why, or to come back in `later_s`."""
@@ -205,7 +209,7 @@ class Stream(Session):
         frames = [] if self._is_paused else self._completed(self._taken(now))
         if reason in (SLOW_CONSUMER, TOKEN_EXPIRED, DENIED):
             frames.append(self._link.text(self._form.end(reason)))
-        elif later_s is not None and (later := self._form.begin(None, later_s)):
+        elif later_s is not None and (later := self._form.later(later_s)):
             frames.append(self._link.text(later))
         self._end = Close(frames, NORMAL, reason)
         self._streams.close(self, reason)
@@ -248,7 +252,7 @@ class Stream(Session):
             if deadline > self.expiry:
                 self.deadline = self.expiry
         elif self.is_silent:
-            frames = [self._link.text(self._form.alive(self._reached()))]
+            frames = [self._sign_of_life()]
         self.is_silent = False
         self.reads_until = inf
         cursor = self.cursor
@@ -263,6 +267,8 @@ class Stream(Session):
     def _completed(self, frames: list[bytes]) -> list[bytes]:
         """Put the frames that left the outbox early before others, and the gaps that no event follows behind them."""
         found = [*self._early, *frames, *(self._link.text(self._form.gap(gap)) for gap in self._gaps)]
+        if self._gaps:
+            self._position = self._gaps[-1].reached
         self._early, self._gaps = (), ()
         return found
 
@@ -281,13 +287,21 @@ class Stream(Session):
             if frame is None:
                 frame = event.frames[key] = self._link.text(self._form.event(event))
             frames.append(frame)
+        if frames and event.position:
+            self._position = event.position
         return frames
 
-    def _reached(self) -> int | None:
-        """The position up to which the reader has everything, once nothing waits for it; None without a history."""
-        if self.cursor is None:
-            return None
-        return min(self.cursor.reached(self._streams.broker.commits.tail.head, ()).values())
+    def _sign_of_life(self) -> bytes:
+        """Write the position up to which the reader has everything, as nothing waits for it, if it has another one."""
+        position, cursor = None, self.cursor
+        if cursor is not None:
+            position = min(cursor.reached(self._streams.broker.commits.tail.head, ()).values())
+            if position == self._position:
+                position = None
+            else:
+                self._position = position
+        frame: bytes = self._link.text(self._form.alive(position))
+        return frame
 
     # The history
 

@@ -58,7 +58,7 @@ EXPECTED = {
 }
 """What each parameter expects: the second half of the response to a bad one."""
 
-UNKNOWN = f"unknown parameter; expected one of {', '.join(name for name in EXPECTED if name != 'cursor')}"
+KNOWN = f"expected one of {', '.join(name for name in EXPECTED if name != 'cursor')}"
 NO_CHANNEL = "expected /history/CHANNEL, where the channel may end in /* or /**"
 
 
@@ -135,7 +135,7 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
         pattern = to_pattern(channel, bounds)
     except InvalidName:
         raise Rejection(400, "channel: expected a Bayeux channel, or one that ends in /* or /**") from None
-    given = parameters(query_string, EXPECTED, UNKNOWN)
+    given = parameters(query_string, EXPECTED, KNOWN)
     span = Span()
     filters: dict[str, Any] = {}
     for bound in BOUNDS:

@@ -54,7 +54,7 @@ _FILTERS = {
     "protocol": "the name of a protocol, such as bayeux, wamp or nt4",
     **{name: EXPECTED[name] for name in ("from_time", "until_time")},
 }
-UNKNOWN = f"unknown parameter; expected one of {', '.join([*_RANGE, *_FILTERS])}"
+KNOWN = f"expected one of {', '.join([*_RANGE, *_FILTERS])}"
 BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
 GONE = "from_offset is no longer in the log; see /log/head for the first offset"
 AHEAD = "from_offset: expected at most the next offset; see /log/head"
@@ -151,7 +151,7 @@ class LogApi:
         """The rows from one offset to another, or those of them that the filters choose. Raises `Rejection`."""
         archive, caller = local_archive_of(request), caller_of(request)
         caller.require("export")
-        given = parameters(request.scope["query_string"], _RANGE | _FILTERS, UNKNOWN)
+        given = parameters(request.scope["query_string"], _RANGE | _FILTERS, KNOWN)
         bounds = {name: whole(given, name, _OFFSET, 1) for name in _RANGE if name in given}
         filters = {name: given[name] for name in _FILTERS if name in given}
         wanted = _filter_of(filters, self._bounds)
