@@ -167,7 +167,7 @@ class Stream(Session):
         self._end: Close | None = None  # what ends the response at the end of this turn
         self._is_paused = False
         self._is_reading = False  # a page of the history
-        self._position: int | None = None  # the last one that was written
+        self._position: int | None = None  # the last one that was written; 0 behind an event without one
 
     # What the transport calls
 
@@ -287,7 +287,6 @@ class Stream(Session):
             if frame is None:
                 frame = event.frames[key] = self._link.text(self._form.event(event))
             frames.append(frame)
-        if frames and event.position:
             self._position = event.position
         return frames
 
