@@ -267,6 +267,8 @@ async def test_the_last_id_can_be_a_parameter(tmp_path, name):
             assert await stream.data(2) == [2, 3]
         stream = await StreamReader.open(served, f"/events/a?{name}={one}", last_event_id=str(two))
         assert await stream.data(1) == [3]
+        stream = await StreamReader.open(served, f"/events/a?lastEventId={one}&{name}={two}&{name}=")
+        assert await stream.data(1) == [3]
         stream = await StreamReader.open(served, f"/events/a?{name}=&after_position={two}", last_event_id=" ")
         assert await stream.data(1) == [3]
 

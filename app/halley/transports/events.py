@@ -170,8 +170,8 @@ class EventsEndpoint(Endpoint):
         form = form_of(accept)
         can_come_back = form is SSE and "event-stream" in accept.lower()
         patterns = self._patterns(channel, [value for name, value in pairs if name == "channel"])
-        ids = [head.fields.get(b"last-event-id", b"").decode("latin-1").strip()]
-        ids += [value for name, value in pairs if name in LAST_IDS]
+        ids = [value for name, value in pairs if name in LAST_IDS]  # a page's own, and behind it the reader's
+        ids.append(head.fields.get(b"last-event-id", b"").decode("latin-1").strip())
         pairs = [pair for pair in pairs if pair[0] not in ("channel", *LAST_IDS)]
         if can_come_back:
             pairs = [pair for pair in pairs if pair[0] in EXPECTED]
@@ -180,7 +180,7 @@ class EventsEndpoint(Endpoint):
             raise bad_parameter("positions", EXPECTED["positions"])
         if "positions" in given:
             form = WITH_POSITION_EVENTS[form]
-        after, last, log = self._start(given, next(filter(None, ids), ""))
+        after, last, log = self._start(given, next(filter(None, reversed(ids)), ""))
         return Asked(Beginning(patterns, after, log), last, form, can_come_back)
 
     def _start(self, given: Mapping[str, str], last_id: str) -> tuple[int | None, int, str | None]:
