@@ -66,7 +66,6 @@ async def listening(ear, channel="/**", *, protocols=None, **changed):
         ([[{"text": "hello"}]], {"text": "hello"}),
         ([[1, 2]], {"args": [1, 2], "kwargs": {}}),
         ([[1], {"who": "Ada"}], {"args": [1], "kwargs": {"who": "Ada"}}),
-        ([[], {}], {"args": [], "kwargs": {}}),
         ([[1.0, None, "é<"]], {"args": [1.0, None, "é<"], "kwargs": {}}),
     ],
 )

@@ -269,11 +269,11 @@ async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_th
         writer, verdicts = served.house.apis.archive().history.writer, itertools.cycle([False, True])
         write = writer._commit
 
-        def fail_sometimes(entries, rows, changed, sequence):
+        def fail_sometimes(entries, rows, *more):
             if rows and next(verdicts):
                 writer._report(NotWritten(entries, HistoryUnavailable()))
             else:
-                write(entries, rows, changed, sequence)
+                write(entries, rows, *more)
 
         writer._commit = fail_sometimes
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))

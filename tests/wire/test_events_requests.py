@@ -321,6 +321,11 @@ async def test_a_post_with_the_same_key_is_published_once(tmp_path):
         for key in ("k" * 300, "\u00e9"):
             answer = await ask(served, "/events/a", "POST", b"1", idempotency_key=key)
             assert (answer.status, answer.text) == (400, "idempotency_key_invalid")
+        twice = request("POST", "/events/a", b"2", idempotency_key="k-2").replace(
+            b"\r\n\r\n", b"\r\nIdempotency-Key: k-3\r\n\r\n"
+        )
+        answer = await (await served.wire()).request(twice)
+        assert (answer.status, answer.text) == (400, events.TWO_KEYS)
         assert [each["data"] for each in json.loads((await ask(served, "/history/**")).body)["events"]] == [1]
 
 

@@ -69,6 +69,7 @@ NONE_TAKEN = "publishing takes none"
 CONTRADICTION = "expected one of after_position and last, not both"
 NO_QUERY_TOKEN = "access_token: expected a token in Authorization, since events.query_token is off"  # noqa: S105
 TWO_TOKENS = "expected a token in Authorization or as access_token, not both"
+TWO_KEYS = "expected one Idempotency-Key"
 UNACCEPTABLE = "expected Accept to allow text/event-stream or application/x-ndjson"
 NOT_FOR_CLIENTS = "not allowed: /meta and /service are Bayeux's own"
 DENIED = "the server's policy does not allow subscribing to that"
@@ -316,9 +317,11 @@ class EventsEndpoint(Endpoint):
         _check_open_to_clients(channel)
         data, has_odd_numbers = value_of_body(body, self._settings.limits)
         fields: dict[str, Any] = {"channel": channel, "data": data}
-        key = head.fields.get(b"idempotency-key")
-        if key is not None:
-            fields["ext"] = {"idempotency_key": key.decode("latin-1")}
+        keys = [value for name, value in scope["headers"] if name == b"idempotency-key"]
+        if len(keys) > 1:  # a gateway that adds one of its own would have a repeat published again
+            raise Rejection(400, TWO_KEYS)
+        if keys:
+            fields["ext"] = {"idempotency_key": keys[0].decode("latin-1")}
         request = Request([fields], Transport.LONG_POLLING, connection, (), head)
         request.has_odd_numbers = has_odd_numbers
         request.token, request.visitor = token, caller.proof
