@@ -337,6 +337,19 @@ def test_systemd_understands_the_units(tmp_path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+async def test_without_halley_a_reader_of_a_stream_is_sent_away_for_seconds(tmp_path):
+    """Its stream would end for ever at another status; a publish gets the error."""
+    async with Chat(tmp_path) as chat:
+        await prepared(chat)
+        await chat.start_nginx(block("chat-nginx"))
+        ask = f"curl -ksi -H 'Accept: text/event-stream' {chat.url}/events/chat/room/lobby"
+        told = (await chat.paste(f"{ask}\n")).output
+        assert told.startswith("HTTP/2 200")
+        assert "\ncontent-type: text/event-stream" in told
+        assert told.endswith("\nretry: 3000")
+        assert (await chat.paste(f"{ask} -d 1\n")).output.startswith("HTTP/2 502")
+
+
 def test_nginx_takes_the_site_as_it_is_edited_for_production(tmp_path):
     """With the address, name, certificate and folder of a site, in an nginx that has other sites too."""
     program = require_program("nginx")

@@ -21,6 +21,8 @@ from support.programs import require_program
 from support.wire import DEADLINE_S, post, request, until
 from websockets.asyncio.client import connect as connect_websocket
 
+from halley.processes import free_port
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOLD_S = 0.5
@@ -366,6 +368,28 @@ async def test_leaving_through_nginx(tmp_path):
         assert [answer.status for answer in answers] == [200] * 100
         assert {answer.messages[0]["advice"]["reconnect"] for answer in answers} == {"retry"}
         assert (await (await front.wire()).post(HANDSHAKE, host=HOST)).status == 502
+
+
+async def test_without_a_server_a_reader_of_a_stream_is_sent_away_for_seconds(tmp_path):
+    """It would never come back after another status, of its own origin or another; all others get the error."""
+    accept, origin = "text/event-stream", "https://other.example"
+    async with nginx(tmp_path, free_port()) as front:
+        wire = await front.wire()
+        told = await wire.request(request("GET", "/events/a?last=1", host=HOST, accept=accept, origin=origin))
+        assert (told.status, told.body) == (200, b"retry: 3000\n")
+        assert told.headers["content-type"] == "text/event-stream"
+        assert told.headers["cache-control"] == "no-store"
+        assert told.headers["access-control-allow-origin"] == origin
+        assert told.headers["access-control-allow-credentials"] == "true"
+        own = await wire.request(request("GET", "/events/a", host=HOST, accept=f"{accept}, */*;q=0.1"))
+        assert (own.status, "access-control-allow-origin" in own.headers) == (200, False)
+        for refused in (
+            request("GET", "/events/a", host=HOST, accept="application/x-ndjson"),
+            request("GET", "/", host=HOST),
+            request("POST", "/events/a", b"1", host=HOST, accept=f"application/json, {accept}"),
+            post(b"[]", host=HOST),
+        ):
+            assert (await wire.request(refused)).status == 502
 
 
 async def test_a_post_is_never_sent_twice(tmp_path):

@@ -99,6 +99,11 @@ map $http_upgrade $halley_node {{
     ~*websocket $halley_of_socket;
 }}
 
+map "$request_method $http_accept" $halley_stream_reader {{
+    default                      "";
+    "~*^GET .*text/event-stream" 1;       # not a POST: its sender would take the 200 below for Halley's
+}}
+
 {_scheme(settings)}limit_conn_zone $binary_remote_addr zone=halley_per_address:10m;
 
 {upstreams}
@@ -134,6 +139,17 @@ server {{
         }}
         proxy_pass http://$halley_node;
         proxy_next_upstream error;        # a POST that was sent is never repeated, it may have been published
+        if ($halley_stream_reader) {{
+            error_page 502 503 504 = @away;
+        }}
+    }}
+
+    location @away {{                       # a browser ends a stream for ever at any other status than 200
+        default_type text/event-stream;
+        add_header Access-Control-Allow-Origin $http_origin;    # of any page: there is nothing to read
+        add_header Access-Control-Allow-Credentials true;
+        add_header Cache-Control no-store;
+        return 200 "retry: 3000\n";
     }}
 
     location /log/ {{                       # for the pipeline, which reads the log of the node that keeps it
