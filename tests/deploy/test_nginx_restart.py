@@ -16,7 +16,7 @@ from support.process import launched
 from support.programs import require_program
 from support.wire import post, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 READERS = 40
 SETTINGS = {
