@@ -212,6 +212,26 @@ async def test_a_wamp_client(server, tmp_path):
         assert (await started.until_printed(2))[1].startswith("chat.lobby [ 'hello' ]")
 
 
+@pytest.mark.node
+@pytest.mark.slow
+async def test_a_wamp_client_comes_back_after_a_restart(tmp_path):
+    """It gets GOODBYE, after which autobahn-js does not come back by itself; the client opens its connection again."""
+    require_npm()
+    node = require_program("node")
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    async with launched(cwd=tmp_path) as server:
+        (tmp_path / "chat.mjs").write_text(Shell(tmp_path, server.port).here(block("autobahn")))
+        async with running(node, "chat.mjs", cwd=tmp_path) as started:
+            assert await started.until_printed(1) == ["chat.lobby [ 'hello' ] {}"]
+            server.send_signal(signal.SIGTERM)
+            await server.exit_code()
+            async with launched("--port", str(server.port), "--operations-port", "0", cwd=tmp_path) as next_run:
+                printed = await started.until_printed(2)
+                assert printed[1] == "chat.lobby [ 'hello' ] {}"  # it has published again
+                await said_by_curl(next_run)
+                assert (await started.until_printed(3))[2].startswith("chat.lobby [ 'hello' ]")
+
+
 @pytest.mark.slow
 async def test_a_robot(server, tmp_path):
     """The lines, typed into Python, set a value that is in the history; curl sets another, as the page shows."""
