@@ -421,7 +421,8 @@ class Connection(Peer):
             stream.eof_received()
             if running is not None:
                 running.lose()
-            self.transport.close()
+            if self._closing == HALF_CLOSED:
+                self.transport.close()
             return
         running.is_begun = running.is_complete = True
         self._running, self._waiting = None, ()
