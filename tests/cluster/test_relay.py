@@ -297,6 +297,7 @@ async def test_strangers_at_the_nodes_listener_get_403(cluster):
                 wire = await Wire.open(port)
                 answer = await wire.post(HANDSHAKE, path=target, halley_node=proof)
                 assert answer.status == status if target == "/bayeux" else answer.status in (status, 404, 405)
+                assert "date" not in answer.headers  # nodes remember each other's heads
                 if status == 403:
                     assert (answer.text, await wire.is_closed()) == ("for nodes of the cluster only", True)
                 await wire.close()

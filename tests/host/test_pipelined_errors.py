@@ -100,6 +100,19 @@ async def test_an_error_behind_the_last_request_of_a_connection_is_not_answered(
         assert await wire.rest() == b""
 
 
+async def test_an_error_behind_a_stream_is_dropped():
+    """A stream has its connection for itself: what was sent ahead behind its request is not served, nor refused."""
+    async with serving() as served:
+        wire = await served.wire()
+        await wire.send(request("GET", "/events/a") + b"bad\r\n\r\n" + PUBLISH)
+        head = await wire.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"text/event-stream" in head
+        await (await served.wire()).request(request("POST", "/events/a", b"7"))
+        assert b'"data":7' in await wire.reader.readuntil(b"7")
+        assert served.house.broker.published == 1
+
+
 async def test_a_server_that_leaves_answers_the_request_before_the_error():
     """The error may be answered or not; the publish that waits for a program's policy is."""
     policy = SlowPolicy()
