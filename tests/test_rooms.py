@@ -28,7 +28,7 @@ PLAN = [
     ("halley.telemetry", ("structlog", "orjson")),
     "---",
     ("halley.access", ("jwt",)),
-    ("halley.protocols", ("orjson",)),  # the contract, and what all protocols share
+    ("halley.protocols", ("orjson", "msgspec")),  # the contract, and what all protocols share
     ("halley.history", ("orjson",)),
     ("halley.nats", ("orjson", "nkeys")),
     "---",

@@ -171,8 +171,10 @@ class Frame:
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
         self.control: Control | None = None if control is None else control_of(control)
-        digests = {} if control is None else digests_from_json(control.get(DIGESTS))
-        self.digests = {at: digest for at, digest in digests.items() if at in self.keys}
+        self.digests: dict[int, bytes] = {}
+        if control is not None and self.keys:
+            digests = digests_from_json(control.get(DIGESTS))
+            self.digests = {at: digest for at, digest in digests.items() if at in self.keys}
         self.is_plain: bool = not (self.keys or self.values) and self.stamps is None and self.control is None
         _check(self)
 
@@ -228,7 +230,9 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
     kind_rows = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    digests = digests_to_json({index: row.digest for index, row in enumerate(rows) if row.digest is not None})
+    digests: dict[str, str] = {}
+    if keys:
+        digests = digests_to_json({index: row.digest for index, row in enumerate(rows) if row.digest is not None})
     control_json = {DIGESTS: digests} if digests else control and control_to_json(control)
     values = {str(index): (*row.value,) for index, row in enumerate(rows) if row.value is not None}
     more = [values] if values else []
@@ -409,8 +413,9 @@ def row_of(event: Event, *, is_stamped: bool = False) -> Row:
     if is_stamped:
         eligible = None if chosen.eligible is None else tuple(sorted(chosen.eligible))
         stamp = Stamp(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
-    key, digest = (None, None) if is_stamped else (event.idempotency_key, event.key_digest)
-    return Row(event.topic, event.payload, kind, key, stamp, value, digest)
+    if is_stamped or event.idempotency_key is None:
+        return Row(event.topic, event.payload, kind, None, stamp, value)
+    return Row(event.topic, event.payload, kind, event.idempotency_key, stamp, value, event.key_digest)
 
 
 def events_of(rows: Sequence[Row]) -> list[Event]:

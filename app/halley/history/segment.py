@@ -297,8 +297,9 @@ class SegmentWriter:
                 audience_id = self._number(audience_ids, "audiences", audience)
             topics.add(topic_id)
             nbytes += _ROW_BYTES + len(payload or "")
-            digest = None if key is None or offset not in digests else key_digests.sealed(digests[offset], offset)
-            optional = (payload, details, authid, nt4_type, nt4_time_us, key, digest)
+            optional: tuple[Any, ...] = (payload, details, authid, nt4_type, nt4_time_us, key)
+            if digests and key is not None and offset in digests:
+                optional += (key_digests.sealed(digests[offset], offset),)
             given = tuple([value is not None for value in optional])
             values = by_form[protocol, shape, role, given]
             values += (offset, time_us, topic_id, publication, audience_id, crc)
