@@ -25,7 +25,7 @@ def digest_of(text: bytes) -> bytes:
     return blake2b(orjson.dumps(_decode(text), None, orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).digest()
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> object:  # mypyc would make a float of an integer
     """A number that is not written as an integer; as one, if it is one that a JSON text may have."""
     value = float(text)
     return int(value) if value.is_integer() and _LEAST_INTEGER <= value < _ABOVE_INTEGERS else value
