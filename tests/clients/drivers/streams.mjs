@@ -35,6 +35,7 @@ const read = {
         const {EventSource} = require("launchdarkly-eventsource");
         const source = new EventSource(url);
         source.onmessage = (message) => heard(message.data);
+        source.onerror = () => {}; // else an error would end the process
         source.onclosed = () => gone("closed");
     },
     "event-source-plus"() {
