@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -56,13 +57,35 @@ class Readers:
         """The events of each."""
         return [[each for each in seen if each != "open"] for seen in self.seen.values()]
 
-    async def read(self, output):
+    @asynccontextmanager
+    async def started(self, library, url, context):
+        """Have all of them read `url` within the block."""
+        node = await asyncio.create_subprocess_exec(
+            *(require_program("node"), "--eval", READ.format(library=library, readers=READERS, url=url)),
+            cwd=CLIENTS,
+            env={**os.environ, "NODE_EXTRA_CA_CERTS": str(authority.folder() / "cert.pem")},
+            stdout=PIPE,
+            stderr=DEVNULL,
+        )
+        reading = asyncio.create_task(self._read(node.stdout))
+        page = await context.new_page()
+        await page.expose_function("say", self._note)
+        await page.goto(url.removesuffix("events/room"))
+        await page.evaluate(LISTEN, url)
+        try:
+            yield
+        finally:
+            await context.close()
+            node.kill()
+            await asyncio.gather(node.wait(), reading)
+
+    async def _read(self, output):
         """Note what the readers in Node.js print."""
         async for line in output:
             number, what = json.loads(line)
             self.seen[number].append(what)
 
-    def note(self, what):
+    def _note(self, what):
         """Note what the page says."""
         self.seen[READERS].append(what)
 
@@ -87,20 +110,11 @@ async def test_a_restart_behind_nginx_ends_no_reader(number, down_s, library, ch
     folder.mkdir()
     readers = Readers()
     context = await chromium.new_context(ignore_https_errors=True)
-    async with launched(cwd=folder, **SETTINGS) as server, nginx(front_folder, server.port) as front:
-        url = f"https://localhost:{front.https_port}/events/room"
-        node = await asyncio.create_subprocess_exec(
-            *(require_program("node"), "--eval", READ.format(library=library, readers=READERS, url=url)),
-            cwd=CLIENTS,
-            env={**os.environ, "NODE_EXTRA_CA_CERTS": str(authority.folder() / "cert.pem")},
-            stdout=PIPE,
-            stderr=DEVNULL,
-        )
-        reading = asyncio.create_task(readers.read(node.stdout))
-        page = await context.new_page()
-        await page.expose_function("say", readers.note)
-        await page.goto(f"https://localhost:{front.https_port}/")
-        await page.evaluate(LISTEN, url)
+    async with (
+        launched(cwd=folder, **SETTINGS) as server,
+        nginx(front_folder, server.port) as front,
+        readers.started(library, f"https://localhost:{front.https_port}/events/room", context),
+    ):
         await until(lambda: all(readers.seen.values()))
         await put(server, 0)
         await until(lambda: all(readers.data))
@@ -113,6 +127,3 @@ async def test_a_restart_behind_nginx_ends_no_reader(number, down_s, library, ch
             await put(next_run, 2)
             await until(lambda: all(len(each) > 2 for each in readers.data))
             assert readers.data == [[0, 1, 2]] * (READERS + 1)
-            await context.close()
-            node.kill()
-            await asyncio.gather(node.wait(), reading)
