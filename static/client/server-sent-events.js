@@ -21,7 +21,7 @@ export class ServerSentEvents {
    * Add a piece of the text.
    *
    * @param {string} piece
-   * @returns {Block[]} the blocks that it completes; comments alone are one, too
+   * @returns {Block[]} the blocks that it completes; a comment before a block is one, too
    * @throws {RangeError} if a block is too long
    */
   push(piece) {
@@ -46,6 +46,7 @@ export class ServerSentEvents {
       this.#block = emptyBlock();
       return isEmpty ? null : block;
     }
+    if (line.startsWith(":")) return this.#chars === 0 ? emptyBlock() : null;
     this.#chars += line.length;
     const [, name, value] = /^([^:]*):? ?(.*)$/s.exec(line) ?? ["", "", ""];
     if (name === "data") block.data = block.data === null ? value : `${block.data}\n${value}`;
