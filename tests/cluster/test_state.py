@@ -68,7 +68,7 @@ async def test_a_keeper_whose_stream_is_empty_starts_by_itself(tmp_path):
             before = await rows(a, last)
             await killed(a)
         async with node(tmp_path, nats, "a", **JOIN_S) as a:
-            assert await published(a, "again", ext={"idempotency_key": "k"}) == first
+            assert await published(a, 1, ext={"idempotency_key": "k"}) == first
             assert await published(a, 3) == last + 1
             assert (await rows(a, last + 1))[:last] == before
     assert not (tmp_path / "a" / "cluster.json").exists()
@@ -125,7 +125,7 @@ async def test_a_folder_of_the_version_before_goes_on(tmp_path):
                 connection.executescript("drop table if exists state; drop table if exists state_of_events")
         checksummed_json.save(folder / "cluster.json", before)
         async with node(tmp_path, nats, "a", **JOIN_S) as a:
-            assert await published(a, "again", ext={"idempotency_key": "k"}) == first
+            assert await published(a, 1, ext={"idempotency_key": "k"}) == first
             assert await published(a, 4) == last + 1
             assert (await rows(a, last + 1))[:last] == expected
             assert not (folder / "cluster.json").exists()
