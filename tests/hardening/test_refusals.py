@@ -6,10 +6,9 @@ granted, and that goes on.
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count, islice
 
 import pytest
 from support import wamp
@@ -18,6 +17,7 @@ from support.bayeux import House
 from support.growing import results_of
 from support.messages import publish, subscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.traced import left_by
 from support.wamp_peers import World
 from support.wire import post, request
 
@@ -305,15 +305,11 @@ def test_channels_of_the_refused_are_not_kept(kind):
 
 def grown(refuse):
     """Return the bytes that a thousand refused messages leave; what is made once is made before."""
-    tracemalloc.start()
-    try:
-        for number in range(1, 200):
+    numbers = count(1)
+
+    def refuse_many(how_many):
+        for number in islice(numbers, how_many):
             refuse(number)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        for number in range(200, 1_200):
-            refuse(number)
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+
+    refuse_many(200)
+    return left_by(lambda _round: refuse_many(1_000))
