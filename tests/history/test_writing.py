@@ -1,8 +1,6 @@
 """What the writer reports to its broker: order, limits and refusals; and the resources that a log takes."""
 
-import gc
 import os
-import pathlib
 import sqlite3
 import sys
 import threading
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
+from support.traced import traced_bytes
 
 from halley.broker.commits import Keys, Published
 from halley.broker.errors import DiskFull, HistoryUnavailable, InboxFull
@@ -206,13 +205,6 @@ def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
                 found += str(tmp_path) in str(link.readlink())
         return found
 
-    def nbytes():
-        gc.collect()
-        # The interpreter's table of interned names, which paths fill, doubles all of a sudden.
-        interned = tracemalloc.Filter(inclusive=False, filename_pattern=pathlib.__file__)
-        traces = tracemalloc.take_snapshot().filter_traces([interned]).traces
-        return sum(trace.size for trace in traces)
-
     with OpenLog(tmp_path, **SMALL) as log:
         tracemalloc.start()
         measured = []
@@ -222,7 +214,7 @@ def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
                 log.reports.committed.clear()
                 log.reports.order.clear()
             log.until_sealed()
-            measured.append(nbytes())
+            measured.append(traced_bytes())
         tracemalloc.stop()
         assert measured[1] - measured[0] < 300_000
         awaited(lambda: open_files() < 30)  # the last file is still being closed

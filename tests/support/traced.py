@@ -1,34 +1,18 @@
-"""What a piece of work leaves allocated, in bytes of Python's objects."""
+"""How many bytes of Python's objects are in use, since `tracemalloc` was started."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+LARGE_BYTES = 400_000
+"""A block of this size or more is the interpreter's table of interned strings, which it renews all of a sudden.
 
-ROUNDS = 2
-
-
-def left_by(work: Callable[[int], object]) -> int:
-    """Return the bytes that are left by `work`, with what it returns; it is called with the number of each round.
-
-    The round with the least counts: in another, Python may renew its table of interned strings, which has megabytes.
-    """
-    tracemalloc.start()
-    try:
-        return min(_left_by_one(work, number) for number in range(ROUNDS))
-    finally:
-        tracemalloc.stop()
+What the tests fill by some hundreds of messages or files has no block as large.
+"""
 
 
-def _left_by_one(work: Callable[[int], object], number: int) -> int:
+def traced_bytes() -> int:
+    """Collect the garbage, and return the bytes that are left, without those of large blocks."""
     gc.collect()
-    before = tracemalloc.get_traced_memory()[0]
-    kept = work(number)
-    gc.collect()
-    left = tracemalloc.get_traced_memory()[0] - before
-    del kept
-    return left
+    return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size < LARGE_BYTES)

@@ -1,10 +1,11 @@
 """What subscriptions match, how several are combined, and how they change (NA49 to NA57, ND2, ND3, ND6, ND11)."""
 
+import tracemalloc
 from math import inf
 
 import pytest
 from support.nt4_peers import World
-from support.traced import left_by
+from support.traced import traced_bytes
 
 from halley.protocols.nt4.messages import Options, Subscribe, read
 from halley.protocols.nt4.pacing import Interest
@@ -450,19 +451,17 @@ def test_the_memory_of_subscriptions_is_bounded(topics, options):
 def test_the_memory_of_subscriptions_is_not_underrated(letter, subscriptions, topics, chars, options):
     """What counts for the limit is at least what Python allocates."""
     params = '{"topics":[%s],"subuid":%d,"options":%s}'
-    claimed = []
-
-    def subscribed(number):
-        listens = Subscriptions(60)
-        for subuid in range(subscriptions):
-            names = ",".join(f'"{number}{subuid}{at}{letter * chars}"' for at in range(topics))
-            text = f'[{{"method":"subscribe","params":{params % (names, subuid, options)}}}]'
-            for message in read(text.encode(), 10_000, 10):
-                listens.put(message)
-        claimed.append(listens.nbytes)
-        return listens
-
-    assert left_by(subscribed) < 1.1 * claimed[0]
+    listens = Subscriptions(60)
+    tracemalloc.start()
+    for subuid in range(subscriptions):
+        names = ",".join(f'"{subuid}{at}{letter * chars}"' for at in range(topics))
+        text = f'[{{"method":"subscribe","params":{params % (names, subuid, options)}}}]'
+        for message in read(text.encode(), 10_000, 10):
+            listens.put(message)
+    del message, text, names
+    allocated = traced_bytes()
+    tracemalloc.stop()
+    assert allocated < 1.1 * listens.nbytes
 
 
 def test_the_memory_of_subscriptions_is_given_back():
