@@ -7,6 +7,7 @@ must not stop the server too. Tests may read its objects, and never change them.
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from clients.foreign import DEADLINE_S
 from clients.kinds import HERE
-from starlette.applications import Starlette
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
 from support.server import Served, brisk, serving
+
+from halley.transports.exchange import Endpoint
+from halley.transports.head import Headers
+from halley.transports.routes import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +81,19 @@ class ServerThread:
             self._served.set_exception(error)
 
 
+class Files(Endpoint):
+    """Serves the files of a folder."""
+
+    def serve(self, exchange: Any, prepared: Any, body: bytes, head: Any) -> None:
+        """Respond with a file."""
+        file = HERE / head().path.lstrip("/")
+        if file.is_file() and HERE in file.resolve().parents:
+            kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+            exchange.respond(200, Headers((b"content-type", kind.encode())), file.read_bytes())
+        else:
+            exchange.respond(404, Headers())
+
+
 def _mount_pages(halley: Halley) -> None:
     """Serve the clients' pages where Halley has its own, for clients of the same origin."""
-    halley.server.apis.router.default = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])
+    halley.server.routes._default = Route("", Files(), halley.server.guard)

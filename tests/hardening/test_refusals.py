@@ -164,7 +164,7 @@ PLACES = {
     "protocols/wamp/state.py _deliver": "chooses who hears of a subscription",
     "protocols/wamp/subscribing.py has_right": ["wamp subscribe", "wamp call with a topic"],
     "protocols/wamp/testaments.py publish": "the session has ended",
-    "transports/api/application.py rights": "names the caller's rights, and refuses nothing",
+    "transports/api/application.py _show_rights": "names the caller's rights, and refuses nothing",
     "transports/api/history.py page": ["history"],
     "transports/api/history.py _check_policy": ["history"],
     "transports/api/identity.py may_any": "all who ask it are here",

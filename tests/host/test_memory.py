@@ -21,10 +21,9 @@ from support.streams import StreamReader
 from support.wire import head, post, request
 
 import halley
-from halley.host.asgi import Cycle
-from halley.host.bayeux import BayeuxConnection
 from halley.host.http import Connection
 from halley.host.repeated import REMEMBERED_BYTES
+from halley.host.requests import Received
 from halley.host.streams import Stream
 from halley.host.tls import Tls
 from halley.host.websocket import WebSocket
@@ -263,7 +262,7 @@ USES = [
 ]
 
 
-KINDS = (BayeuxConnection, Connection, Cycle, Stream, Tls, WebSocket)
+KINDS = (Connection, Received, Stream, Tls, WebSocket)
 
 
 async def left_behind(served, use):

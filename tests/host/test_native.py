@@ -1,4 +1,4 @@
-"""Which requests a connection serves itself, without ASGI and without a task, and which the application serves."""
+"""Which requests a connection serves without a task, and which of them without parsing their heads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import chunked, head, post, request
 
-from halley.host.bayeux import BayeuxConnection, BayeuxContext
+from halley.host.http import Connection
 from halley.host.listener import HttpServer, bind, config_of
 from halley.host.relay import CONFIRMATION
 from halley.host.relayed import NodeAuthentication, RelayedConnection
+from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 
 LARGE = "x" * 60_000
@@ -34,22 +35,18 @@ class Seen:
 
     def __init__(self, server):
         self.calls = Counter()
-        app, tasks = server.config.loaded_app, server.server_state.tasks
+        tasks = server.server_state.tasks
         add, make = tasks.add, httptools.HttpRequestParser
-
-        async def counted_app(scope, receive, send):
-            self.calls["cycles"] += 1
-            await app(scope, receive, send)
 
         def counted_add(task):
             self.calls["tasks"] += 1
             add(task)
 
         def counted_make(receiver):
-            self.calls["parsed"] += isinstance(receiver, BayeuxConnection)
+            self.calls["parsed"] += isinstance(receiver, Connection)
             return make(receiver)
 
-        server.config.loaded_app, tasks.add = counted_app, counted_add
+        tasks.add = counted_add
         self.counting = patch.object(httptools, "HttpRequestParser", counted_make)
 
 
@@ -110,10 +107,10 @@ async def relayed_to(served):
     protocol = partial(
         RelayedConnection,
         shared=ServerContext(settings.limits, house.broker.hits),
-        bayeux=BayeuxContext(house, house.endpoint),
+        site=Site(house.routes, house.proxies),
         authentication=NodeAuthentication("key", "node", 5),
     )
-    server = HttpServer(config_of(house.application, settings, protocol, 2))
+    server = HttpServer(config_of(settings, protocol, 2))
     bound = bind("127.0.0.1", 0, "--port")
     port = bound.getsockname()[1]
     running = asyncio.create_task(server.serve([bound]))
@@ -156,7 +153,7 @@ async def talk(served, kind, port):
 
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_request_of_this_kind_takes_the_short_way(name):
-    """No ASGI and no task; and nothing is parsed of a head that is like the one before on its connection."""
+    """No task; and nothing is parsed of a head that is like the one before on its connection."""
     kind = KINDS[name]
 
     def register(halley):
@@ -167,46 +164,53 @@ async def test_a_request_of_this_kind_takes_the_short_way(name):
         seen = Seen(node if kind.is_relayed else served.server)
         with seen.counting:
             await talk(served, kind, port if kind.is_relayed else None)
-        assert seen.calls["cycles"] == 0
         assert (seen.calls["tasks"], seen.calls["parsed"]) == (kind.tasks, kind.parsed)
 
 
 BODY = json.dumps([publish("/a", 1)]).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
 TYPE = "Content-Type: application/json"
-LEFT_OUT = {
-    "query": post(BODY, path="/bayeux?a=b"),
-    "escaped-path": post(BODY, path="/bayeux/%61"),
-    "whole-url": post(BODY, path="http://127.0.0.1/bayeux"),
+EVENT = request("POST", "/events/a", b"1", content_type="application/json")
+REMEMBERED = {
+    "a publish": post(BODY),
+    "an event": EVENT,
+    "a connection": post(BODY, connection="keep-alive"),
+    "a query": post(BODY, path="/bayeux?a=b"),
+    "an escape": post(BODY, path="/bayeux/%61"),
+    "a whole URL": post(BODY, path="http://127.0.0.1/bayeux"),
+}
+PARSED = {
     "chunks": chunked(BODY),
     "expect": post(BODY, expect="x"),
-    "upgrade": post(BODY, upgrade="h2c", connection="upgrade"),
-    "last-request": post(BODY, connection="close"),
-    "http-1.0": head("POST /bayeux HTTP/1.0", "Host: 127.0.0.1", TYPE, LENGTH, body=BODY),
-    "a-header-twice": head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, "A: 1", "A: 2", body=BODY),
-    "refused": post(BODY, content_encoding="gzip"),
+    "a trace": post(BODY, traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    "a header twice": head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, "A: 1", "A: 2", body=BODY),
+    "refused": post(BODY, origin="http://evil.example"),
     "callback-polling": request("GET", "/bayeux?jsonp=a&message=%5B%5D"),
     "preflight": request("OPTIONS", "/bayeux", origin="http://127.0.0.1"),
+    "a page": request("GET", "/"),
 }
 
 
-@pytest.mark.parametrize("name", LEFT_OUT)
-async def test_what_the_application_serves(name):
-    """What `host/bayeux.py` names: one request of each kind makes one ASGI cycle."""
+@pytest.mark.parametrize("name", [*REMEMBERED, *PARSED])
+async def test_which_heads_are_remembered(name):
+    """That of a POST which is like nearly all: it is parsed twice, and any other each time. None needs a task."""
     async with serving(brisk()) as served:
         seen = Seen(served.server)
-        await (await served.wire()).request(LEFT_OUT[name])
-        assert seen.calls["cycles"] == seen.calls["tasks"] == 1
+        wire, asked = await served.wire(), {**REMEMBERED, **PARSED}[name]
+        with seen.counting:
+            answers = [await wire.request(asked) for _ in range(4)]
+        assert len({answer.status for answer in answers}) == 1
+        assert (seen.calls["tasks"], seen.calls["parsed"]) == (0, 2 if name in REMEMBERED else 4)
 
 
-async def test_a_request_behind_another_one_is_served_by_the_application():
+async def test_requests_behind_another_one_need_no_task():
+    """What was sent ahead is answered in its order, each without a task."""
     async with serving(brisk()) as served:
         seen = Seen(served.server)
         wire = await served.wire()
-        await wire.send(post(BODY) * 2)
-        for _ in range(2):
-            assert (await wire.read()).messages[0]["successful"]
-        assert seen.calls["cycles"] == 1
+        await wire.send(post(BODY) + EVENT + request("GET", "/") + post(BODY))
+        statuses = [(await wire.read()).status for _ in range(4)]
+        assert (statuses, seen.calls["tasks"]) == ([200] * 4, 0)
 
 
 async def test_proxies_behind_each_other_may_each_add_a_header():
@@ -219,7 +223,7 @@ async def test_proxies_behind_each_other_may_each_add_a_header():
         with seen.counting:
             for _ in range(4):
                 assert (await wire.request(asked)).messages[0]["successful"]
-        assert (seen.calls["cycles"], seen.calls["parsed"]) == (0, 1)
+        assert seen.calls["parsed"] == 1
 
 
 async def test_hooks_see_the_first_of_headers_that_proxies_repeat_however_a_request_is_served():
@@ -237,7 +241,7 @@ async def test_hooks_see_the_first_of_headers_that_proxies_repeat_however_a_requ
     async with serving(brisk(**behind("127.0.0.1", "192.0.2.9")), register) as served:
         hops = ("X-Forwarded-For: 192.0.2.1", "Via: 1.1 a", "X-Forwarded-For: 192.0.2.9", "Via: 1.1 b")
         wire = await served.wire()
-        for target in ("/bayeux", "/bayeux", "/bayeux?by=the-application"):
+        for target in ("/bayeux", "/bayeux", "/bayeux?by=another-head"):
             asked = head(f"POST {target} HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, *hops, body=BODY)
             assert (await wire.request(asked)).messages[0]["successful"]
     assert heard == [("192.0.2.1", "1.1 a")] * 3

@@ -22,21 +22,25 @@ from support.server import brisk, serving
 from support.wire import post
 from uvicorn.server import ServerState
 
-from halley.host.bayeux import BayeuxConnection, BayeuxContext
+from halley.host.http import Connection
 from halley.host.listener import config_of
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
+from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux import batches
 from halley.server.composition import Server
 from halley.settings import Access, Token
 from halley.transports.endpoint import PostHead
+from halley.transports.exchange import Endpoint
+from halley.transports.routes import Admitted
 
-POST = PostHead(b"application/json", (), None)
+POST = Admitted(Endpoint(), PostHead(b"application/json", (), None), (), is_gzip=False)
+SOURCE = "192.0.2.1", "http"
 HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r\nAccept: */*\r\n\r\n"
 
 
 def remembered(head, headers, most_bytes=1_000):
-    return Repeated.of(head, headers, most_bytes, POST)
+    return Repeated.of(head, headers, most_bytes, POST, SOURCE)
 
 
 @pytest.mark.parametrize("nbytes", [2, 9, 10, 99, 100, 999])
@@ -91,14 +95,14 @@ def test_a_head_whose_end_is_not_sure_is_not_remembered(head, headers):
 
 def test_the_fields_can_be_seen():
     """Hooks and the log see the head as it was sent, with its own Content-Length."""
-    head = head_of(HEAD % 10 + b"x" * 10, ("192.0.2.1", "http"))
+    head = head_of(HEAD % 10 + b"x" * 10, ("192.0.2.1", "http"), 7)
     assert (head.method, head.path, head.address, head.scheme) == ("POST", "/bayeux", "192.0.2.1", "http")
     assert head.fields == {b"host": b"a", b"cookie": b"b=c", b"content-length": b"10", b"accept": b"*/*"}
 
 
 def test_the_heads_of_proxies_are_bounded():
     """Clients choose them; the oldest goes, and a proxy's are not another's."""
-    known = remembered(HEAD % 2 + b"{}", 4), ("192.0.2.1", "http"), ()
+    known = remembered(HEAD % 2 + b"{}", 4)
     heads = ProxiedHeads(4_000)
     requests = [HEAD.replace(b"b=c", b"b=%d" % number) % 2 + b"{}" for number in range(3)]
     for request in requests:
@@ -115,7 +119,7 @@ class Parsers:
         self._make = httptools.HttpRequestParser
 
     def __call__(self, receiver):
-        self.made += isinstance(receiver, BayeuxConnection)
+        self.made += isinstance(receiver, Connection)
         return self._make(receiver)
 
 
@@ -259,15 +263,15 @@ class Side:
         numbers = count(1)
         server.engine.sessions.new_id = lambda: f"{next(numbers):040x}"
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits, is_dated=False)
-        config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
+        config = config_of(SETTINGS, Connection, 5)
         config.load()
-        self._bayeux = bayeux = BayeuxContext(server, server.endpoint)
+        self._site = site = Site(server.routes, server.proxies)
         self._remembers = remembers
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
         for transport in self.transports:
-            connection = BayeuxConnection(
-                config=config, server_state=ServerState(), app_state={}, shared=self.shared, bayeux=bayeux
+            connection = Connection(
+                config=config, server_state=ServerState(), app_state={}, shared=self.shared, site=site
             )
             connection.connection_made(transport)
             self.connections.append(connection)
@@ -275,8 +279,8 @@ class Side:
     async def feed(self, number, data):
         if self.transports[number].is_open:
             if not self._remembers:
-                self.connections[number]._repeated = None
-                self._bayeux.proxied = ProxiedHeads()
+                self.connections[number]._known = None
+                self._site.proxied = ProxiedHeads()
             self.connections[number].data_received(data)
         for _ in range(4):
             await asyncio.sleep(0)

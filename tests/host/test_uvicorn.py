@@ -36,33 +36,37 @@ from functools import partial
 import uvicorn
 
 from halley.host.http import Connection
+from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 from halley.settings import Limits
+from halley.transports.addresses import Proxies
+from halley.transports.exchange import Endpoint
+from halley.transports.head import Headers
+from halley.transports.routes import Route, Routes
 
 
-async def app(scope, receive, send):
-    assert scope["state"] == {"opened": True}, scope
-    if scope["path"] == "/slow":
-        print("slow", flush=True)
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3600)
-    text = scope["path"].encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
-    await send({"type": "http.response.body", "body": text})
+class Echo(Endpoint):
+    def serve(self, exchange, prepared, body, head):
+        exchange.run(self.answer(exchange, head().path), head)
+
+    async def answer(self, exchange, path):
+        if path == "/slow":
+            print("slow", flush=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+        exchange.respond(200, Headers(), path.encode())
 
 
 async def program(scope, receive, send):
-    if scope["type"] != "lifespan":
-        await app(scope, receive, send)
-        return
+    assert scope["type"] == "lifespan"
     for answer in "startup", "shutdown":
         assert (await receive())["type"] == f"lifespan.{answer}"
-        scope["state"]["opened"] = True
         print(answer, flush=True)
         await send({"type": f"lifespan.{answer}.complete"})
 
 
-make = partial(Connection, shared=ServerContext(Limits()))
+site = Site(Routes([], Route("", Echo(), None), print), Proxies(()))
+make = partial(Connection, shared=ServerContext(Limits()), site=site)
 uvicorn.run(program, http=make, ws="none", host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
 """
 

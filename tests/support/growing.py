@@ -361,7 +361,9 @@ def polls(bound: int) -> Growing:
 
     def add(number: int) -> None:
         if number < bound:
-            endpoint._polls[str(number)] = Poll(endpoint.route.protocol, "wamp.2.json", Context(), None, NOW)
+            endpoint._polls[str(number)] = Poll(
+                endpoint.sockets.protocol, "wamp.2.json", Context(), None, NOW, lambda _: None
+            )
 
     return Growing(add, lambda: len(endpoint._polls), lambda: endpoint.sweep(NOW + LONG_S))
 

@@ -30,7 +30,9 @@ from halley.settings import Lazy, Limits, Settings
 from halley.transports.addresses import Proxies, accounts
 from halley.transports.bodies import charset_of
 from halley.transports.endpoint import PostHead
+from halley.transports.exchange import Endpoint
 from halley.transports.guard import Guard
+from halley.transports.routes import Admitted
 from support.bayeux import House
 from support.wamp_peers import World
 
@@ -117,12 +119,13 @@ def proxied() -> Filling:
     def look_up(head: bytes) -> None:
         token = head.split(b"token: ")[1].partition(b"\r")[0].decode()
         post = PostHead(b"application/json; charset=utf-8", (token[:40],), token)
-        repeated = Repeated.of(head, head.count(b"\n") - 2, 10_000, post)
+        admitted = Admitted(Endpoint(), post, ((b"x" * 27, token[:40].encode()),), is_gzip=False)
+        repeated = Repeated.of(head, head.count(b"\n") - 2, 10_000, admitted, (token[:20], "https"))
         if repeated is not None:
             session = BayeuxSession("0" * 40, House().engine.sessions, Outbox(1, 1), Settings().bayeux)
             body = b'[{"channel": "/meta/connect", "clientId": "%s", "connectionType": "x", "id": "1"}]' % (b"0" * 40)
             repeated.remember_connect(body, json.loads(body), session)
-            heads.remember("192.0.2.1", head, (repeated, (token[:20], "https"), ((b"x" * 27, token[:40].encode()),)))
+            heads.remember("192.0.2.1", head, repeated)
 
     def head_of(chars: int, number: int) -> bytes:
         return b"POST / HTTP/1.1\r\ntoken: %b\r\nContent-Length: 2\r\n\r\n" % (b"x" * chars + b"%d" % number)

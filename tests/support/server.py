@@ -43,8 +43,8 @@ USUAL = Settings(
 
 
 SHORT_WAY, ASGI, RECORDED, TLS = "short-way", "asgi", "durable", "tls"
-"""The faces of a server: the most frequent requests without ASGI; all requests by ASGI; without ASGI, but with every
-event on disk before it is delivered; without ASGI and with TLS."""
+"""The faces of a server: it remembers heads that may come again; it parses every request; it remembers heads, and has
+every event on disk before it is delivered; it remembers heads, with TLS."""
 
 THOROUGHLY = (SHORT_WAY, *(pytest.param(face, marks=pytest.mark.slow) for face in (ASGI, TLS)))
 """The faces for tests that wait for deadlines; all but the first are slow tests."""

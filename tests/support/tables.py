@@ -8,7 +8,7 @@ from halley.broker.sessions import Outputs
 from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
 from halley.server.protocols import PROTOCOLS, Mount, nt4
 from halley.transports.nt4 import nt4_route
-from halley.transports.websocket import WebSocketEndpoint
+from halley.transports.routes import WebSocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,9 +118,7 @@ def echoes(parts: Parts) -> Mount:
     """Compose `EchoTables` (`halley.server.protocols.Compose`)."""
     tables = EchoTables(parts.broker)
     route = nt4_route(tables, parts.settings, parts.settings.host)
-    return Mount(
-        tables, WebSocketEndpoint(route, parts.guard, parts.session_log.request_refused, parts.settings.limits)
-    )
+    return Mount(tables, WebSocketEndpoint(route, parts.guard))
 
 
 ECHOING = [echoes if each is nt4 else each for each in PROTOCOLS]

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from halley.protocols.bayeux.batches import usual
 from halley.protocols.json_text import OutOfRange, has_out_of_range
 from halley.settings import Limits
-from halley.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body
+from halley.transports.asgi import read_body
+from halley.transports.bodies import form_fields, messages_of_body, parse
+from halley.transports.exchange import Disconnected
 from halley.transports.guard import Rejection
 
 LIMITS = Limits()

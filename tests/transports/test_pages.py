@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from halley.settings import Limits
+from halley.transports.addresses import Proxies
 from halley.transports.api.pages import Pages
-from halley.transports.head import raw_path, route_path
+from halley.transports.asgi import AsgiServer
+from halley.transports.head import Head, raw_path
+from halley.transports.routes import Route, Routes
 
 
 @pytest.fixture
@@ -30,12 +35,17 @@ def ask(pages, path, method="GET", root_path="", **headers):
     """Return the response to a request: status, headers by name, body."""
     sent = []
 
+    async def receive():
+        return {"type": "http.request"}
+
     async def send(event):
         sent.append(event)
 
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": pairs}
-    asyncio.run(pages(scope, None, send))
+    scope |= {"scheme": "http", "query_string": b""}
+    server = AsgiServer(Routes([], Route("", pages, None), print), Proxies(()), Limits(), Counter(), 1)
+    asyncio.run(server.serve(scope, receive, send))
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
 
@@ -120,7 +130,8 @@ def test_a_folder_that_is_missing_has_no_pages(tmp_path):
 )
 def test_paths_begin_where_the_application_is_mounted(path, root, expected):
     """A program can mount the application below a path."""
-    assert route_path({"path": path, "root_path": root}) == expected
+    scope = {"type": "http", "path": path, "root_path": root, "query_string": b"", "headers": [], "scheme": "http"}
+    assert Head.of(scope).own_path == expected
 
 
 @pytest.mark.parametrize(

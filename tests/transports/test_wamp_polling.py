@@ -146,7 +146,7 @@ async def test_a_second_receive_ends_the_older(serve):
 
 def waiting(served, client):
     """Return the receive that waits on a transport."""
-    return served.house.mounts[0].endpoint._polls[client.name].wake
+    return served.house.mounts[0].endpoint._polls[client.name].receiver
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from support.server import SHORT_WAY, THOROUGHLY, TLS, brisk, serving
 from support.switchboard import speaking
 from support.wire import DEADLINE_S, post
 
-import halley.host.bayeux
 import halley.host.http
 import halley.host.peer
 import halley.server.pump
 import halley.server.sweeper
 import halley.transports.asgi
+import halley.transports.endpoint
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)  # some seconds each
 
@@ -34,8 +34,8 @@ STEP_BYTES, STEP_S = 65_536, 1.5
 
 @pytest.fixture
 def clock(monkeypatch):
-    server, host = (halley.server.sweeper, halley.server.pump), (halley.host.bayeux, halley.host.http, halley.host.peer)
-    return ServerClock(monkeypatch, *server, *host, halley.transports.asgi)
+    server, host = (halley.server.sweeper, halley.server.pump), (halley.host.http, halley.host.peer)
+    return ServerClock(monkeypatch, *server, *host, halley.transports.asgi, halley.transports.endpoint)
 
 
 async def pass_time(served, clock, seconds):

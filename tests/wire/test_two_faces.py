@@ -115,29 +115,6 @@ async def test_every_request_gets_the_same_bytes():
         assert one == other, name
 
 
-async def test_frequent_requests_are_served_without_asgi():
-    """What clients send most goes the short way, else it would cost twice the time; other requests go by ASGI."""
-    passed = []
-    async with serving(brisk(bayeux={"hold_s": 3600})) as served:
-        config = served.server.config
-        app = config.loaded_app
-
-        async def noting(scope, receive, send):
-            passed.append((scope["method"], scope["path"]))
-            await app(scope, receive, send)
-
-        config.loaded_app = noting
-        client_id = await served.open_session("/a")
-        held = await served.hold(client_id, origin=served.url)
-        wire = await served.wire()
-        for asked_for in (publish("/a", 1), disconnect(client_id)):
-            await wire.request(post(body(asked_for), cookie="a=b", accept="*/*"))
-        await held.read()
-        assert passed == []
-        await wire.request(request("GET", "/bayeux"))
-        assert passed == [("GET", "/bayeux")]
-
-
 @pytest.mark.parametrize("fields", [{"id": "7"}, {"id": 7}, {}, {"id": None}, {"id": "a.b:c_d-e"}])
 @pytest.mark.parametrize("ends", ["event", "replaced", "disconnected"])
 async def test_a_held_connect_is_answered_by_the_same_bytes(fields, ends):

@@ -1,12 +1,14 @@
 """Halley's own host: connections of its own under uvicorn's configuration, and a process.
 
+A connection is a maker of exchanges (`transports/exchange.py`), as `transports/asgi.py` is one for other servers.
+
 | File | What it does |
 |---|---|
-| `http.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
+| `http.py` | an HTTP connection as it is read: bounds, deadlines, and the parser's callbacks |
+| `requests.py` | its requests, which are served one after the other; what all connections of a listener serve |
+| `peer.py` | the HTTP connection as it is written to: responses, whether they have left, and ways to end it |
 | `heads.py` | what the parser accepts of a request's head, and is refused or understood otherwise |
-| `peer.py` | the HTTP connection as it is written to: whether responses have left, refusals, ways to end it |
-| `asgi.py` | a request that an ASGI application answers |
-| `bayeux.py`, `repeated.py` | Bayeux's frequent requests, served where they are parsed, or without parsing |
+| `repeated.py` | heads that come again, which are not parsed again |
 | `websocket.py`, `frames.py`, `deflate.py` | connections that have become WebSockets, and compressed messages |
 | `streams.py` | connections whose response stays open: streams of events |
 | `tls.py` | TLS below any of them |

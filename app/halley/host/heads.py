@@ -10,13 +10,15 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
 
 from halley.settings import Limits
 from halley.transports.guard import Rejection
-from halley.transports.head import Header
+from halley.transports.head import Head, Header, fields_of
 
+_PLAIN_TARGET = re.compile(rb"/[A-Za-z0-9/._~-]*")
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _OTHER_PROTOCOL = re.compile(rb"(?<![!-~])[!-~]+ [!-~]+ (?:RTSP|ICE)/[0-9.]+\r\n")
 _HTTP_VERSION = re.compile(rb" HTTP/[0-9]\.[0-9]\Z")
@@ -117,6 +119,19 @@ def head_again(parser: Any, url: bytes, headers: Sequence[Header], *, keeps_upgr
     if not (keeps_upgrade or parser.should_keep_alive()):
         lines.append(b"connection: close")
     return b"\r\n".join((*lines, b"\r\n"))
+
+
+def head_at(method: str, target: bytes, headers: Sequence[Header], source: tuple[str, str], port: int) -> Head:
+    """Return the head of a request that was received; `source` are the client's address and scheme.
+
+    Raises `httptools.HttpParserError` for a target that is not a URL.
+    """
+    path, query = target, b""
+    if not _PLAIN_TARGET.fullmatch(target):
+        url: Any = httptools.parse_url(target)  # whose path and query may be None
+        path, query = url.path or b"/", url.query or b""  # RFC 9110, 4.2.3
+    text = path.decode("ascii")
+    return Head(method, unquote(text) if "%" in text else text, query, fields_of(headers), *source, port, target)
 
 
 def origin_form(target: bytes) -> bytes:

@@ -15,18 +15,19 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.host.http import Connection
 from halley.host.kernel import UNSENT_BYTES, limit_unsent
+from halley.host.requests import Site
 from halley.host.timeouts import Receiver, ServerContext
 from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
 from halley.settings import Settings
-from halley.transports.nt4 import Serves, nt4_route, own_page
+from halley.transports.nt4 import Serves, nt4_route, own_routes
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -134,7 +135,7 @@ class _State(ServerState):
 
 
 class HttpServer:
-    """Serves an ASGI application on some sockets; `serve` runs it and `begin_shutdown` ends it.
+    """Serves requests on some sockets; `serve` runs it and `begin_shutdown` ends it.
 
     It makes and closes connections as uvicorn's own server does: they enter themselves, and the tasks of running
     requests, into the sets of `server_state`.
@@ -223,13 +224,13 @@ class HttpServer:
             await self._news.wait()
 
 
-def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., Receiver], grace_s: float) -> uvicorn.Config:
-    """Return uvicorn's configuration for an application, without the features that Halley replaces.
+def config_of(settings: Settings, protocol: Callable[..., Receiver], grace_s: float) -> uvicorn.Config:
+    """Return uvicorn's configuration for connections that `protocol` makes, without the features that Halley replaces.
 
     Running requests have `grace_s` seconds when the server shuts down.
     """
     return uvicorn.Config(
-        app,
+        _no_application,
         http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan="off",  # the host starts and stops its application itself
@@ -243,6 +244,10 @@ def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., Receiver
     )
 
 
+async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stand for the application that uvicorn's configuration wants: the connections serve routes."""
+
+
 class SideServer(HttpServer):
     """The server of a listener other than the public one; its connections have `shared` in common.
 
@@ -252,7 +257,7 @@ class SideServer(HttpServer):
 
     def __init__(
         self,
-        app: ASGIApp,
+        site: Site,
         server: Server,
         bound: socket.socket | None,
         *,
@@ -262,7 +267,8 @@ class SideServer(HttpServer):
         shared: ServerContext | None = None,
     ) -> None:
         self.shared = shared or ServerContext(server.settings.limits, server.broker.hits)
-        super().__init__(config_of(app, server.settings, partial(protocol, shared=self.shared), grace_s))
+        super().__init__(config_of(server.settings, partial(protocol, shared=self.shared, site=site), grace_s))
+        self.site = site
         server.on_sweep(self.shared.sweep)
         self.url = "" if bound is None else url_of(bound, scheme)
         self._bound = bound
@@ -272,6 +278,10 @@ class SideServer(HttpServer):
         """Start to serve, in a task."""
         self._running = asyncio.create_task(self.serve([] if self._bound is None else [self._bound]))
 
+    def accept_sockets(self, server: Server) -> None:
+        """Let connections become WebSockets of the routes."""
+        accept_sockets(self.site, server, self.shared, self.server_state.connections)
+
     async def end(self) -> None:
         """Shut down; return when all connections are closed or the grace period has ended."""
         if self._running is not None:
@@ -279,19 +289,27 @@ class SideServer(HttpServer):
             await self._running
 
 
+def accept_sockets(site: Site, server: Server, shared: ServerContext, connections: set[Any]) -> None:
+    """Let the connections of a listener become WebSockets of its routes."""
+    for route in site.routes.sockets:
+        sockets = WebSockets(route, server.proxies, shared, connections, deflates=server.settings.permessage_deflate)
+        site.add_sockets(sockets)
+        shared.sockets.append(sockets)
+
+
 def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
-    side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
-    _serve_nt4(side, server)
+    side = SideServer(nt4_site(server), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
+    side.accept_sockets(server)
     return side
 
 
-def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -> None:
+def nt4_site(server: Server, serves: Serves | None = None) -> Site:
+    """Return what NetworkTables' own listener serves."""
     protocol = server.protocol("nt4")
     assert protocol is not None  # it is enabled
     route = nt4_route(protocol, server.settings, server.settings.nt4.host, serves)
-    connections, deflates = side.server_state.connections, server.settings.permessage_deflate
-    side.shared.add_sockets(WebSockets(route, server.proxies, side.shared, connections, deflates=deflates))
+    return Site(own_routes(server.routes.note, route), server.proxies)
 
 
 class HomeServer(SideServer):
@@ -301,16 +319,17 @@ class HomeServer(SideServer):
     """
 
     def __init__(self, server: Server) -> None:
-        super().__init__(own_page(), server, None, scheme="ws", grace_s=server.settings.drain.grace_s)
-        self._options = server.settings.nt4
         nt4 = server.protocol("nt4")
         assert isinstance(nt4, NetworkTables)
         self.serves: Serves = nt4.serves
+        site, grace_s = nt4_site(server, self.serves), server.settings.drain.grace_s
+        super().__init__(site, server, None, scheme="ws", grace_s=grace_s)
+        self._options = server.settings.nt4
         self._change: asyncio.Task[None] | None = None
         self._again_at = 0.0
         self._last_reason = ""
         server.on_sweep(self._check)
-        _serve_nt4(self, server, self.serves)
+        self.accept_sockets(server)
 
     def _check(self, now: float) -> None:
         """Begin or end to listen, if it is time to; called a few times a second."""

@@ -1,4 +1,7 @@
-"""The writing half of an HTTP connection: whether written bytes have reached the kernel, and ways to end it.
+"""The writing half of an HTTP connection: responses, whether they have reached the kernel, and ways to end it.
+
+This is the half by which an endpoint knows a connection: the `Exchange` of the request that it answers at present
+(`transports/exchange.py`). There is no object for each request.
 
 * `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
   so that "not paused" means that all were written. The kernel takes only what it can send soon (`kernel.py`).
@@ -11,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
@@ -20,12 +23,13 @@ from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
-from halley.host.asgi import Cycle
 from halley.host.kernel import unread_bytes
-from halley.host.responses import response
+from halley.host.repeated import Repeated
+from halley.host.responses import dated, head_lines, length_line, response, status_line
 from halley.host.timeouts import Requester, ServerContext
+from halley.transports.exchange import Disconnected
 from halley.transports.guard import TEXT_HEADERS, Rejection
-from halley.transports.head import CLOSE, Header
+from halley.transports.head import CLOSE, CONTENT_LENGTH, Header, Headers, header_lines
 
 STAYS_OPEN: Final = 0
 HALF_CLOSED: Final = 1
@@ -35,30 +39,45 @@ or behind the next response, since the server shuts down.
 """
 
 
+_BODILESS: Final = (204, 304)
+_CHUNKED: Final = (b"transfer-encoding", b"chunked")
+
+
 class Peer:
     """The peer of one connection; the event loop knows it as the protocol of `transport`.
 
     It has no base class, so that it can be native: event loops ask only whether a protocol has a buffer of its own.
     `shared` is what all connections of a server have in common, and `state` the sets in which uvicorn has them.
+
+    Of the request that is answered, `endpoint`, `waiting`, `cors` and `repeated` are as `Exchange` has them.
     """
 
     __slots__ = (
         "_closing",
         "_discarded_bytes",
+        "_has_chunks",
+        "_idle_since",
+        "_is_answering",
+        "_is_begun",
+        "_is_head",
         "_is_over",
+        "_keeps_alive",
         "_read_by",
-        "_running",
         "_settling",
+        "_source",
         "_state",
         "_timeouts",
         "_unread_bytes",
-        "_waiting",
         "_was_cut",
         "client",
+        "cors",
+        "endpoint",
         "is_paused",
+        "repeated",
         "scheme",
         "shared",
         "transport",
+        "waiting",
     )
 
     def __init__(self, state: ServerState, shared: ServerContext) -> None:
@@ -68,9 +87,6 @@ class Peer:
         self.scheme = "http"
         self.is_paused = False  # the kernel does not take all that is written
         self._state: Any = state  # its sets may be of a class of their own, whose methods a native call would pass by
-        self._running: Cycle | None = None  # the request that the application is answering
-        # Those behind it, and behind one that a subclass has taken; the last may be the refusal of what follows them.
-        self._waiting: tuple[Cycle | bytes, ...] = ()
         self._settling: tuple[Callable[[bool], None], ...] = ()
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
@@ -79,6 +95,19 @@ class Peer:
         self._was_cut = False
         self._discarded_bytes = 0  # received since it is over
         self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs, but for what is written
+        self._idle_since = 0.0  # when the latest response was written
+        self._source = ("", "http")  # the client's address and scheme
+
+        # Of the request that is answered
+        self.endpoint: Any = None
+        self.waiting: Any = None
+        self.cors: tuple[Header, ...] = ()
+        self.repeated: Repeated | None = None
+        self._is_answering = False  # it is complete, and not all of its response is written
+        self._is_begun = False  # the head of a response in pieces is written
+        self._is_head = False
+        self._has_chunks = True  # it is of HTTP/1.1
+        self._keeps_alive = True
 
     # asyncio.Protocol
 
@@ -113,25 +142,146 @@ class Peer:
             self._settle(is_written=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: notify the application, for running and for queued requests.
-
-        All cycles of references with its requests are broken, so that everything is freed immediately. The cyclic
-        collector counts objects and not their bytes, so it may run much later.
-        """
+        """The connection is closed: report that, and notify who waits for its peer."""
         self._is_over = True
         self._state.connections.discard(self)
         self.shared.connections -= 1
         self.shared.writes.forget(self)
         self.shared.idle.forget(self)
         self._set_timeout(None)
-        for cycle in (self._running, *self._waiting):
-            if isinstance(cycle, Cycle):
-                cycle.lose()
-        self._running, self._waiting = None, ()
+        self.repeated = None
         # A transport that closes without an error, and is not aborted by us, has flushed its buffer.
         self._settle(is_written=exc is None and not self._was_cut)
+        waiting, self.waiting = self.waiting, None
+        if isinstance(waiting, asyncio.Future):
+            waiting.cancel()
+        elif waiting is not None:
+            self.endpoint.lost(self, waiting)
 
-    # What applications and the sweeper call
+    # Exchange
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The client's address and scheme."""
+        return self._source
+
+    @property
+    def peer(self) -> object:
+        """The connection, which has an identity of its own."""
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer has ended its stream, was refused or is gone."""
+        return self._is_over or self._closing == HALF_CLOSED
+
+    def write(self, outcome: Any) -> None:
+        """Pass an outcome to the endpoint."""
+        self.endpoint.write(self, outcome)
+
+    def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
+        """Write a response in one piece; True if all of it is in the kernel (`Exchange.respond`)."""
+        if (
+            status == 200
+            and body is not None
+            and self._keeps_alive
+            and not (more or self.cors or self._is_head or self._closing)
+        ):
+            return self._finish(b"".join((self.shared.ok_lines, headers.lines, length_line(len(body)), body)))
+        lines = [status_line(status), self.shared.date, headers.lines, header_lines(self.cors)]
+        is_bodiless = body is None or status in _BODILESS
+        length = b"" if body is None else b"content-length: %d\r\n" % len(body)
+        lines += [length if header is CONTENT_LENGTH else header_lines((header,)) for header in more]
+        if not (is_bodiless or CONTENT_LENGTH in more):
+            lines.append(length)
+        closes = CLOSE in more
+        if not closes and not self._stays_open:
+            closes = True
+            lines.append(header_lines((CLOSE,)))
+        lines.append(b"\r\n")
+        if body is not None and not (is_bodiless or self._is_head):
+            lines.append(body)
+        return self._finish(b"".join(lines), closes=closes)
+
+    def pass_on(self, status: int, headers: Sequence[Header], body: bytes, whole: bytes = b"") -> bool:
+        """Write the response of another node, which has made it whole (`Exchange.pass_on`)."""
+        date, closes = self.shared.date, CLOSE in headers
+        if closes or self._stays_open:
+            return self._finish(
+                dated(whole, date) if whole else head_lines(status, headers, date) + b"\r\n" + body, closes=closes
+            )
+        return self._finish(head_lines(status, (*headers, CLOSE), date) + b"\r\n" + body, closes=True)
+
+    @property
+    def _stays_open(self) -> bool:
+        return self._keeps_alive and self._closing != SHUTTING_DOWN
+
+    def _finish(self, last: bytes, *, closes: bool = False) -> bool:
+        """Write all, or the rest, of a response, and go on with the next request.
+
+        True if all that is written is in the kernel. What closes the connection is not known to be.
+        """
+        if self._is_over or not self._is_answering:
+            return False
+        transport = self.transport
+        transport.write(last)
+        if closes:
+            transport.close()
+        self.waiting = None
+        self._is_answering = self._is_begun = False
+        self._idle_since = monotonic()
+        is_written = not (self.is_paused or transport.is_closing())
+        self._go_on()
+        return is_written
+
+    def _go_on(self) -> None:
+        """Begin with the next request, if there is one."""
+
+    def reject(self, rejection: Rejection) -> None:
+        """Write the response that a rejection is; nothing if there has been one (`Exchange.reject`)."""
+        if not self._is_answering:
+            return
+        if rejection.closes or self._is_begun:
+            rejection.add_headers(self.cors)
+            self._refuse(rejection, is_logged=True, is_head=self._is_head, is_begun=self._is_begun)
+            return
+        headers = [header for header in rejection.headers if header not in self.cors]
+        self.respond(rejection.status, Headers(*TEXT_HEADERS, *headers), rejection.text.encode())
+
+    def leave(self) -> None:
+        """End the exchange without a response: close the connection."""
+        self.waiting = None
+        self._is_answering = False
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
+        """Write the head of a response in pieces: as chunks, or up to the end of the connection (`Exchange.begin`)."""
+        if self._is_over or not self._is_answering:
+            return
+        self._is_begun = True
+        every = [*headers.pairs, *self.cors, *more]
+        if not (self._stays_open and self._has_chunks):
+            self._keeps_alive = False
+            every.append(CLOSE)
+        if self._has_chunks and not self._is_head:
+            every.append(_CHUNKED)
+        self.transport.write(head_lines(status, every, self.shared.date) + b"\r\n")
+
+    async def send(self, piece: bytes) -> None:
+        """Write a piece, and return when it is in the kernel. Raises `Disconnected` (`Exchange.send`)."""
+        if piece and self._is_begun and not (self._is_over or self._is_head):  # an empty chunk would be the last
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._has_chunks else piece)
+            await self.drained()
+        if self._is_over:
+            raise Disconnected
+
+    def end(self) -> None:
+        """End a response in pieces (`Exchange.end`)."""
+        has_last = self._has_chunks and not self._is_head
+        self._finish(b"0\r\n\r\n" if has_last else b"", closes=not self._stays_open)
+
+    # What endpoints and the sweeper call
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all bytes written until now are in the kernel.
@@ -152,27 +302,6 @@ class Peer:
             drained = asyncio.Event()
             self._settling = (*self._settling, lambda _: drained.set())  # `settle` does not wait for who is given up
             await drained.wait()
-
-    @property
-    def date(self) -> bytes:
-        """The line of a response's Date, or empty (`ServerContext`)."""
-        return self.shared.date
-
-    @property
-    def _last(self) -> Cycle | None:
-        """The latest request for the application, whose body may still be received; None once one is refused."""
-        last = self._waiting[-1] if self._waiting else self._running
-        return last if isinstance(last, Cycle) else None
-
-    @property
-    def _is_refused(self) -> bool:
-        """Whether what the peer has sent last is refused, and the refusal waits for the responses before it."""
-        return bool(self._waiting) and isinstance(self._waiting[-1], bytes)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the peer has ended its stream, was refused or is gone."""
-        return self._is_over or self._closing == HALF_CLOSED
 
     @property
     def address(self) -> str:
@@ -198,6 +327,10 @@ class Peer:
         """Whether nothing has happened on the connection since the time `since`."""
         raise NotImplementedError
 
+    def refuse(self, status: int, text: str, *, limit: str = "") -> None:
+        """Refuse the request that is being received; `limit` is the setting that it exceeded (`Requester`)."""
+        raise NotImplementedError
+
     def slowness(self, now: float) -> str:
         """See `Writer`: the peer must read some bytes between two calls, and all of them at a least rate.
 
@@ -208,33 +341,14 @@ class Peer:
             return "write_s"
         return "" if now < self._read_by else "read_bytes_per_s"
 
-    def refuse(
-        self,
-        status: int,
-        text: str,
-        headers: tuple[Header, ...] = (),
-        *,
-        limit: str = "",
-        is_logged: bool = False,
-    ) -> None:
+    def _refuse(self, rejection: Rejection, *, is_logged: bool, is_head: bool, is_begun: bool = False) -> None:
         """Respond to the request whose response is due, complete or not, and then close the connection.
 
-        `limit` is the setting that the request exceeded, which is counted here. `is_logged`: it was logged before.
+        With `is_begun` its response has begun, and ends without its end.
         """
-        running = self._running
-        is_head = running is not None and running.is_head
-        self._refuse(Rejection(status, text, headers=headers, limit=limit), is_logged=is_logged, is_head=is_head)
-
-    def _refuse(self, rejection: Rejection, *, is_logged: bool, is_head: bool) -> None:
-        running = self._running
-        if self._is_over or self.transport.is_closing():
-            if running is not None:
-                running.lose()  # it gets no response, and that is not a fault
-            return
-        refusal = self._refusal(rejection, is_logged=is_logged, is_head=is_head)
-        if running is not None:
-            running.lose()  # the application need not respond any more
-        self._end(b"" if running is not None and running.is_begun else refusal)
+        if not (self._is_over or self.transport.is_closing()):
+            refusal = self._refusal(rejection, is_logged=is_logged, is_head=is_head)
+            self._end(b"" if is_begun else refusal)
 
     def _refusal(self, rejection: Rejection, *, is_logged: bool, is_head: bool) -> bytes:
         """Count a refusal, and return it as the last response on the connection, to HEAD or another method."""

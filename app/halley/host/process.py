@@ -39,7 +39,6 @@ from halley.configuration import Configuration
 from halley.configuration.protection import NotProtected
 from halley.embed import Halley, load
 from halley.history.folder import FolderLocked, FolderUnusable
-from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.http import Connection
 from halley.host.listener import (
     CannotListen,
@@ -47,6 +46,7 @@ from halley.host.listener import (
     HttpServer,
     Listeners,
     SideServer,
+    accept_sockets,
     close,
     config_of,
     listen,
@@ -54,16 +54,16 @@ from halley.host.listener import (
     url_of,
 )
 from halley.host.relayed import NodeServer
+from halley.host.requests import Site
 from halley.host.timeouts import Receiver, ServerContext
 from halley.host.tls import BadCertificate, Certificate, Tls
-from halley.host.websocket import WebSockets
 from halley.processes import raise_file_limit
 from halley.server import metrics
 from halley.server.composition import Server
 from halley.server.other_nodes import CannotJoin
 from halley.server.recording import BadRecord
 from halley.server.reloading import SettingsFiles
-from halley.transports.api.application import operations_app
+from halley.transports.api.operations import operations_routes
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"
@@ -152,14 +152,16 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     public = HalleyServer(server, shared, certificate, side_servers, partial(announce, server, listeners))
     operations: SideServer | None = None
     if listeners.operations is not None:
-        app = operations_app(
+        routes = operations_routes(
+            server.routes.note,
             is_live=lambda: server.sweeper.is_live,
             is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
             refusal=lambda: server.history.refusal,
             metrics=lambda: metrics.exposition(server, *contexts),
             cluster=None if server.others is None else server.others.figures,
         )
-        operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
+        site = Site(routes, server.proxies)
+        operations = SideServer(site, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()
     await public.serve([listeners.public])
     if operations is not None:
@@ -182,11 +184,9 @@ def exit_code(signals: Sequence[int]) -> int:
     return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
 
 
-def _protocol(server: Server, shared: ServerContext, certificate: Certificate | None) -> Callable[..., Receiver]:
+def _protocol(site: Site, shared: ServerContext, certificate: Certificate | None) -> Callable[..., Receiver]:
     """Return the factory of the protocols for new public connections."""
-    plain: Callable[..., Connection] = partial(Connection, shared=shared)
-    if server.settings.short_way and server.endpoint is not None:
-        plain = partial(BayeuxConnection, shared=shared, bayeux=BayeuxContext(server, server.endpoint))
+    plain: Callable[..., Connection] = partial(Connection, shared=shared, site=site)
     if certificate is None:
         return plain
 
@@ -214,12 +214,9 @@ class HalleyServer(HttpServer):
         on_startup: Callable[[], None] = lambda: None,
     ) -> None:
         settings = server.settings
-        protocol = _protocol(server, shared, certificate)
-        super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
-        for route in (mount.endpoint.route for mount in server.mounts):
-            if route is not None:
-                connections, deflates = self.server_state.connections, settings.permessage_deflate
-                shared.add_sockets(WebSockets(route, server.proxies, shared, connections, deflates=deflates))
+        site = Site(server.routes, server.proxies, remembers=settings.short_way)
+        super().__init__(config_of(settings, _protocol(site, shared, certificate), settings.drain.grace_s))
+        accept_sockets(site, server, shared, self.server_state.connections)
         server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._check_history)
         self._scheme = "https" if certificate else "http"
         if certificate is not None:

@@ -23,10 +23,10 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from halley.broker.aging import TimeoutQueue
-from halley.host.bayeux import BayeuxConnection, BayeuxContext
-from halley.host.http import BETWEEN
+from halley.host.http import Connection
 from halley.host.listener import SideServer
 from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
+from halley.host.requests import BETWEEN, Site
 from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
 from halley.transports.guard import Rejection
@@ -63,7 +63,7 @@ class NodeAuthentication:
             connection.cut("unconfirmed")
 
 
-class RelayedConnection(BayeuxConnection):
+class RelayedConnection(Connection):
     """A connection of another node."""
 
     __slots__ = ("_authentication", "_unconfirmed")
@@ -78,10 +78,10 @@ class RelayedConnection(BayeuxConnection):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         shared: ServerContext,
-        bayeux: BayeuxContext,
+        site: Site,
         authentication: NodeAuthentication,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop, shared=shared, bayeux=bayeux)
+        super().__init__(config, server_state, app_state, _loop, shared=shared, site=site)
         self._authentication = authentication
         self._unconfirmed: list[Callable[[bool], None]] = []
 
@@ -104,12 +104,12 @@ class RelayedConnection(BayeuxConnection):
 
     def on_headers_complete(self) -> None:
         """The head is complete: check who sends the request, and who the client is."""
-        self._repeated = None  # before the client of another request is noted
+        self._known = None  # before the client of another request is noted
         values = [value for name, value in self.headers if name == NODE]
         address, scheme = self._authentication.check(values)
         self.headers = [header for header in self.headers if header[0] != NODE]
         self._source = (address, scheme)
-        self.client, self.scheme = (address, 0), scheme  # for the scope
+        self.client = (address, 0)
         super().on_headers_complete()
 
     def _head_of(self, data: bytes) -> Head:
@@ -117,9 +117,9 @@ class RelayedConnection(BayeuxConnection):
         del head.fields[NODE]
         return head
 
-    def respond(self, response: bytes, *, closes: bool = False) -> bool:
+    def _finish(self, last: bytes, *, closes: bool = False) -> bool:
         """Write a response, which is not known to be written before it is confirmed."""
-        super().respond(response, closes=closes)
+        super()._finish(last, closes=closes)
         return False
 
     def settle(self, report: Callable[[bool], None]) -> None:
@@ -153,16 +153,13 @@ class NodeServer(SideServer):
         members = others.members
         assert members is not None  # the history is open
         authentication = NodeAuthentication(members.key, members.id, deadline_s(settings))
-        assert server.endpoint is not None  # `halley serve` speaks every protocol
-        bayeux = BayeuxContext(server, server.endpoint)
-        protocol = partial(RelayedConnection, authentication=authentication, bayeux=bayeux)
+        site = Site(server.routes, server.proxies)
+        protocol = partial(RelayedConnection, authentication=authentication)
         grace_s = settings.drain.grace_s
         limits = settings.limits
         limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)
         shared = ServerContext(limits, server.broker.hits, is_dated=False)
-        super().__init__(
-            server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, shared=shared
-        )
+        super().__init__(site, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, shared=shared)
         self._relay = relay = Relay(members, settings)
         server.on_sweep(authentication.sweep)
         server.add_service(relay)

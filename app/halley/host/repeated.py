@@ -21,9 +21,10 @@ from typing import Any
 import httptools
 
 from halley.broker.remembered import Remembered, bytes_of
+from halley.host.heads import head_at
 from halley.protocols.bayeux.session import BayeuxSession
-from halley.transports.endpoint import PostHead
-from halley.transports.head import Head, Header, fields_of
+from halley.transports.head import Head, Header
+from halley.transports.routes import Admitted
 
 REMEMBERED_BYTES = 1_536
 """The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""
@@ -46,25 +47,44 @@ _CONNECT = {"channel", "clientId", "connectionType", "id"}
 class Repeated:
     """A POST that was parsed.
 
-    `post` is what the endpoint made of its head. `session_id` is that of a connect that was remembered, else empty, and
-    `cookies` what proves that its browser sends it.
+    `prepared` is what its `endpoint` made of its head, `cors` are the guard's headers for its response, and `source`
+    are its client's address and scheme. `session_id` is that of a connect of Bayeux that was remembered, else empty,
+    and `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_nbytes", "_start", "cookies", "post", "session_id")
+    __slots__ = (
+        "_digits",
+        "_end",
+        "_head_bytes",
+        "_id_end",
+        "_nbytes",
+        "_start",
+        "cookies",
+        "cors",
+        "endpoint",
+        "prepared",
+        "session_id",
+        "source",
+    )
 
-    def __init__(self, head: bytes, digits: tuple[int, int], post: PostHead) -> None:
+    def __init__(self, head: bytes, digits: tuple[int, int], admitted: Admitted, source: tuple[str, str]) -> None:
         self._start = head  # with a remembered connect, also its body before the id
         self._head_bytes = len(head)
         self._digits = digits  # where those of Content-Length begin and end
         self._nbytes = len(head) + int(head[digits[0] : digits[1]])  # of a request with these digits
         self._end = b""  # of a remembered connect, the body behind the id
         self._id_end = 0  # of a remembered connect, where its id ends
-        self.post = post
+        self.endpoint: Any = admitted.endpoint
+        self.prepared = admitted.prepared
+        self.cors = admitted.cors
+        self.source = source
         self.session_id = ""
-        self.cookies = post.cookies
+        self.cookies: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, piece: bytes, headers: int, most_bytes: int, post: PostHead) -> Repeated | None:
+    def of(
+        cls, piece: bytes, headers: int, most_bytes: int, admitted: Admitted, source: tuple[str, str]
+    ) -> Repeated | None:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
 
         Returns None if its end is not certain, or if it would be longer than `most_bytes` or `REMEMBERED_BYTES` with
@@ -78,7 +98,7 @@ class Repeated:
         lines = headers + 2
         if length is None or not head.count(b"\n") == lines == head.count(b"\r\n"):
             return None
-        return cls(head, length.span(1), post)
+        return cls(head, length.span(1), admitted, source)
 
     def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
         """Remember a request with this head, whose connect of this session was held.
@@ -105,8 +125,8 @@ class Repeated:
         self._nbytes = self._head_bytes + len(body)
         self._id_end = self._head_bytes + found.end(1)
         self.session_id = session.id
-        if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
-            self.cookies = (session.cookie,)
+        # The very same object is recognized without comparing it.
+        self.cookies = (session.cookie,) if session.cookie in self.prepared.cookies else self.prepared.cookies
 
     @property
     def head_bytes(self) -> int:
@@ -141,10 +161,6 @@ class Repeated:
         return message_id.decode() if message_id.isalnum() else None
 
 
-Known = tuple[Repeated, tuple[str, str], tuple[Header, ...]]
-"""A remembered request, with its client's address and scheme, and its CORS headers."""
-
-
 class ProxiedHeads:
     """The heads of clients behind proxies. A proxy sends each request on any of its connections that is free.
 
@@ -152,17 +168,17 @@ class ProxiedHeads:
     """
 
     def __init__(self, most_bytes: int = PROXIED_BYTES) -> None:
-        self.known: Remembered[tuple[str, int], tuple[Known, int]] = Remembered(
+        self.known: Remembered[tuple[str, int], tuple[Repeated, int]] = Remembered(
             most_bytes, most_bytes, lambda key, entry: bytes_of(key) + entry[1]
         )
 
-    def remember(self, proxy: str, request: bytes, known: Known) -> None:
+    def remember(self, proxy: str, request: bytes, repeated: Repeated) -> None:
         """Remember the head of a request that came from this address."""
-        repeated, source, cors = known
-        nbytes = repeated.head_bytes + _CONNECT_BYTES + _OBJECTS_BYTES + bytes_of((*repeated.post, source, cors))
-        self.known.remember(_key_of(proxy, request), (known, nbytes))
+        texts = (*repeated.prepared, repeated.source, repeated.cors)
+        nbytes = repeated.head_bytes + _CONNECT_BYTES + _OBJECTS_BYTES + bytes_of(texts)
+        self.known.remember(_key_of(proxy, request), (repeated, nbytes))
 
-    def recall(self, proxy: str, request: bytes) -> Known | None:
+    def recall(self, proxy: str, request: bytes) -> Repeated | None:
         """Return what may be known of a request that comes from this address; `Repeated` decides whether it is."""
         entry = self.known.get(_key_of(proxy, request))
         return None if entry is None else entry[0]
@@ -175,11 +191,12 @@ def _key_of(proxy: str, request: bytes) -> tuple[str, int]:
     return proxy, hash((request[:begin], request[end : request.find(b"\r\n\r\n", end)]))
 
 
-def head_of(request: bytes, source: tuple[str, str]) -> Head:
+def head_of(request: bytes, source: tuple[str, str], port: int) -> Head:
     """Parse the head of a request, for hooks and the log; `source` are the client's address and scheme."""
     reader = _Reader()
-    httptools.HttpRequestParser(reader).feed_data(request)
-    return Head("POST", reader.url.decode(), b"", fields_of(reader.headers), *source)
+    parser: Any = httptools.HttpRequestParser(reader)
+    parser.feed_data(request)
+    return head_at(parser.get_method().decode("ascii"), reader.url, reader.headers, source, port)
 
 
 class _Reader:

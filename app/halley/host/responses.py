@@ -10,7 +10,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from halley.transports.head import Header
+from halley.transports.head import Header, header_lines
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -39,11 +39,6 @@ def dated(whole: bytes, date: bytes) -> bytes:
     return b"".join((whole[:end], date, whole[end:]))
 
 
-def header_lines(headers: Iterable[Header]) -> bytes:
-    """Return the lines of these headers."""
-    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
-
-
 def head_lines(status: int, headers: Iterable[Header], date: bytes) -> bytes:
     """Return the lines of a response's head, without the empty one that ends it."""
     return status_line(status) + date + header_lines(headers)
@@ -53,3 +48,11 @@ def response(status: int, headers: Iterable[Header], body: bytes, date: bytes, *
     """Return a whole response; its Content-Length is added to `headers`. One to HEAD has no body (RFC 9110, 9.3.2)."""
     lines = head_lines(status, headers, date)
     return b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), b"" if is_head else body)
+
+
+def length_line(nbytes: int) -> bytes:
+    """Return the line of a body's length, with the empty one that ends the head behind it."""
+    return _LENGTHS[nbytes] if nbytes < len(_LENGTHS) else b"content-length: %d\r\n\r\n" % nbytes
+
+
+_LENGTHS: Final = [b"content-length: %d\r\n\r\n" % nbytes for nbytes in range(1_024)]

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import MutableSet
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from halley.host.kernel import set_keepalive, unread_bytes
 from halley.host.timeouts import DISCARDED_BYTES, ServerContext
 from halley.protocols.contract import Close, Engine
-
-_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Stream:
@@ -26,6 +24,7 @@ class Stream:
 
     kind = "chunked"
     subprotocol = ""
+    _LAST = b"0\r\n\r\n"
 
     def __init__(self, address: str, shared: ServerContext, connections: MutableSet[Any]) -> None:
         """`connections` are all of the server, which closes them when it shuts down."""
@@ -72,7 +71,7 @@ class Stream:
             self._transport.write(outcome[0] if len(outcome) == 1 else b"".join(outcome))
         else:
             self.engine = None
-            self._transport.write(b"".join((*outcome.frames, _LAST_CHUNK)))
+            self._transport.write(b"".join((*outcome.frames, self._LAST)))
             self._transport.close()
 
     # What `asyncio.Protocol` has
@@ -132,3 +131,22 @@ class Stream:
         if self.engine is not None:
             engine, self.engine = self.engine, None
             engine.lost(monotonic())
+
+
+class PlainStream(Stream):
+    """A stream to a client of HTTP/1.0, which has no chunks: it ends with the connection (RFC 9112, 6.1)."""
+
+    __slots__ = ()
+
+    kind = "plain"
+    _LAST = b""
+
+    @staticmethod
+    def text(message: bytes) -> bytes:
+        """Return a message as it is."""
+        return message
+
+    @staticmethod
+    def binary(message: bytes) -> bytes:
+        """Return a message as it is: there is one kind."""
+        return message

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
 from http import HTTPStatus
 from time import monotonic, time
 from typing import Any, Protocol
@@ -21,7 +20,6 @@ from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.responses import date_line, status_line
 from halley.settings import Limits
-from halley.transports.head import Head, Header
 
 TURN_S = 0.005
 """How long received bytes are processed before all other events of the loop have their turn."""
@@ -136,20 +134,11 @@ class Turns:
                 self._end()
 
 
-class UpgradeRoute(Protocol):
-    """A route of WebSockets that a connection can become."""
+class SocketSweep(Protocol):
+    """The WebSockets of a route."""
 
     def sweep(self, now: float) -> bool:
         """Ping silent peers, and cut those that have not closed in time; whether there are more."""
-
-    def matches(self, url: bytes) -> bool:
-        """Whether a request target is one of the route's paths."""
-
-    def open(self, head: Head, headers: Sequence[Header], http_version: str, target: bytes) -> tuple[Any, bytes]:
-        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`.
-
-        `target` is the request's as it was sent: in absolute form it names a host.
-        """
 
 
 class ServerContext:
@@ -169,7 +158,7 @@ class ServerContext:
         self.writes: TimeoutQueue[Writer] = TimeoutQueue(limits.write_s)
         self.idle: TimeoutQueue[Requester] = TimeoutQueue(limits.keep_alive_s / _IDLE_CHECKS)  # all connections
         self.turns = Turns()
-        self.sockets: list[UpgradeRoute] = []  # the routes of WebSockets that a connection can become
+        self.sockets: list[SocketSweep] = []  # the WebSockets that connections have become, by route
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # connections that were aborted, mostly for being too slow
@@ -187,10 +176,6 @@ class ServerContext:
             self._second = second
             self.date = date_line(second)
             self.ok_lines = status_line(HTTPStatus.OK) + self.date
-
-    def add_sockets(self, sockets: UpgradeRoute) -> None:
-        """Let connections become WebSockets of this route."""
-        self.sockets.append(sockets)
 
     def note_cut(self, address: str, reason: str) -> None:
         """Count and log a connection that is aborted without another byte."""

@@ -38,8 +38,9 @@ from halley.settings import Settings
 from halley.transports.addresses import Proxies, accounts
 from halley.transports.api.application import Apis
 from halley.transports.api.pages import Pages
-from halley.transports.endpoint import BayeuxEndpoint
+from halley.transports.asgi import AsgiServer
 from halley.transports.guard import Guard
+from halley.transports.routes import Route, Routes
 from halley.transports.waits import Waits
 
 
@@ -118,8 +119,19 @@ class Server:
         slow: list[Sweep] = [self.broker.rates.sweep]
         slow += [self.access.look, session_log.report_limits]
         slow.append(lambda _: telemetry.report_suppressed())
-        routes = [mount.endpoint.route for mount in self.mounts]
-        every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
+        note, guard = session_log.request_refused, self.guard
+        self.pages = Pages()
+        self.apis = Apis(
+            settings,
+            self.access,
+            self.access,
+            self.hooks,
+            self.broker.rates,
+            archive=lambda: self.history.archive,
+        )
+        routes = [route for mount in self.mounts for route in mount.endpoint.routes()]
+        self.routes = Routes([*routes, *self.apis.routes(guard)], Route("", self.pages, guard), note)
+        every_s = min([settings.sweep_s, *(sockets.service.look_s for sockets in self.routes.sockets)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
         self.reloading = Reloading(settings, self.access, self.broker)
         if others is not None:
@@ -128,19 +140,8 @@ class Server:
             self.broker, self.mounts, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
         self.lifecycle.on_begin(lambda: warn_of_roles(self.settings, self.access))
-        self.pages = Pages()
-        self.apis = Apis(
-            settings,
-            self.guard,
-            session_log.request_refused,
-            self.access,
-            self.access,
-            self.hooks,
-            self.broker.rates,
-            archive=lambda: self.history.archive,
-            pages=self.pages,
-        )
-        self.application = Application(self.mounts, self.apis, self.guard, self.proxies, self.lifecycle)
+        asgi = AsgiServer(self.routes, self.proxies, settings.limits, self.broker.hits, _patience_s(settings))
+        self.application = Application(asgi, self.lifecycle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan (ASGI)."""
@@ -150,12 +151,6 @@ class Server:
     def settings(self) -> Settings:
         """The settings that count now."""
         return self.reloading.settings
-
-    @property
-    def endpoint(self) -> BayeuxEndpoint | None:
-        """The endpoint of Bayeux; None if the server does not speak it."""
-        endpoints = (mount.endpoint for mount in self.mounts if mount.protocol is self._bayeux)
-        return next((each for each in endpoints if isinstance(each, BayeuxEndpoint)), None)
 
     def protocol(self, name: str) -> WireProtocol | None:
         """The protocol of that name; None if the server does not speak it."""
@@ -205,6 +200,12 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
         types.append("callback-polling")
     types.append("websocket")
     return types
+
+
+def _patience_s(settings: Settings) -> float:
+    """How long any request may wait for its answer."""
+    longest_s = max(settings.bayeux.hold_s, settings.wamp.poll_s, settings.history.read_s)
+    return longest_s + settings.bayeux.policy_s + settings.history.commit_s
 
 
 def _opening(others: OtherNodes | None) -> Opening:

@@ -34,9 +34,10 @@ from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.events import EventsEndpoint
 from halley.transports.guard import Guard
 from halley.transports.nt4 import nt4_route
+from halley.transports.routes import ProtocolEndpoint, WebSocketEndpoint
 from halley.transports.waits import Waits
 from halley.transports.wamp import WampEndpoint
-from halley.transports.websocket import Endpoint, WebSocketEndpoint, WebSocketRoute
+from halley.transports.websocket import WebSocketRoute
 
 
 class Parts(NamedTuple):
@@ -76,7 +77,7 @@ class Mount(NamedTuple):
     """A protocol as the server has it: with the endpoint that serves its paths, and the services that it needs."""
 
     protocol: WireProtocol
-    endpoint: Endpoint
+    endpoint: ProtocolEndpoint
     services: tuple[Service, ...] = ()
 
 
@@ -157,10 +158,8 @@ def websocket(parts: Parts, protocol: WireProtocol) -> Mount:
 
 
 def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Mount:
-    note = parts.session_log.request_refused
-    endpoint = WebSocketEndpoint(route, parts.guard, note, parts.settings.limits)
-    return Mount(route.protocol, endpoint, services)
+    return Mount(route.protocol, WebSocketEndpoint(route, parts.guard), services)
 
 
 PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux, events)
-"""All protocols; a path that several lead to is that of the first."""
+"""All protocols; a path that several have is that of the first."""

@@ -68,9 +68,7 @@ class Settings:
         "halley-data", why="the folder for data that outlives the server; relative to the folder where it is started"
     )
     load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
-    short_way: bool = knob(
-        default=True, why="serves frequent requests without ASGI, at a quarter of the cost; off: the same, but slower"
-    )
+    short_way: bool = knob(default=True, why="does not parse a head again that came before; off: the same, but slower")
     gzip_bodies: bool = knob(
         default=False,
         why="takes request bodies that are compressed by gzip, inflated up to limits.body_bytes; off: they get 415",

@@ -6,23 +6,18 @@ the text decides: what begins like JSON is JSON (`protocols/bayeux/batches.py`),
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import re
 import zlib
-from collections.abc import Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final
 from urllib.parse import parse_qsl
-
-from starlette.types import Message, Receive
 
 from halley.broker.remembered import remembered
 from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, value_of
 from halley.protocols.bayeux.batches import parse as parse_batch
 from halley.settings import Limits
 from halley.transports.guard import Rejection
-
-Result = TypeVar("Result")
 
 _CHARSETS = re.compile(
     r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"
@@ -38,80 +33,21 @@ _ODD_FIELDS = 8
 """Form fields besides `message` that are tolerated."""
 
 
-class Disconnected(Exception):
-    """The peer disconnected before its request was complete, or answered."""
+def inflated(body: bytes, most_bytes: int) -> bytes:
+    """Return a body that gzip has compressed as it was before.
 
-
-async def read_body(receive: Receive, limits: Limits) -> bytes:
-    """Read a request's body. Raises `Rejection` (413) at the first byte beyond `limits.body_bytes`, `Disconnected`."""
-    chunks: list[bytes] = []
-    nbytes = 0
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise Disconnected
-        chunk = event.get("body", b"")
-        nbytes += len(chunk)
-        if nbytes > limits.body_bytes:
-            raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
-        chunks.append(chunk)
-        if not event.get("more_body", False):
-            return b"".join(chunks)
-
-
-def inflated(receive: Receive, most_bytes: int) -> Receive:
-    """Return what receives a body that gzip has compressed as it was before, up to one byte beyond `most_bytes`.
-
-    It raises `Rejection` (400) for what gzip has not written, or not all of.
+    Raises `Rejection`: 400 for what gzip has not written, or not all of; 413 for more than `most_bytes`.
     """
     inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    left_bytes = most_bytes + 1
-
-    async def receive_inflated() -> Message:
-        nonlocal left_bytes
-        event = await receive()
-        if event["type"] != "http.request" or not left_bytes:
-            return event
-        try:
-            body = inflater.decompress(event.get("body", b""), left_bytes)
-        except zlib.error:
-            raise Rejection(400, "body is not gzip", closes=True) from None
-        left_bytes -= len(body)
-        is_whole = inflater.eof and not inflater.unused_data
-        if left_bytes and not (is_whole or event.get("more_body", False)):
-            raise Rejection(400, "body is not gzip", closes=True)
-        return {**event, "body": body}
-
-    return receive_inflated
-
-
-async def disconnected(receive: Receive) -> None:
-    """Return when the peer has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work`, and cancel it if the peer closes the connection meanwhile. Raises `Disconnected` then."""
-    working, departure = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
-    cancellation = None
     try:
-        await asyncio.wait((working, departure), return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError as error:
-        cancellation = error
-    is_done = working.done()
-    working.cancel()
-    departure.cancel()
-    await asyncio.gather(working, departure, return_exceptions=True)
-    if cancellation is not None:
-        try:
-            raise cancellation
-        finally:
-            cancellation = None  # its traceback has this frame
-    if not is_done:
-        departure.result()  # what is wrong with a body that the request should not have
-        raise Disconnected
-    return working.result()
+        found = inflater.decompress(body, most_bytes + 1)
+    except zlib.error:
+        raise Rejection(400, "body is not gzip", closes=True) from None
+    if len(found) > most_bytes:
+        raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise Rejection(400, "body is not gzip", closes=True)
+    return found
 
 
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:

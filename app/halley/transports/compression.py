@@ -1,11 +1,11 @@
-"""Compressed responses (RFC 9110, 8.4 and 12.5.3): which coding a client takes, and the middleware that writes it.
+"""Compressed responses (RFC 9110, 8.4 and 12.5.3): which coding a client takes, and what writes it.
 
 This is for pages of the history and of the log, and for files. Responses to sessions (polls, JSONP, streams) are never
 compressed: they have secrets together with the text of others, and by the size of such a response those who send the
 text could find out the secrets (BREACH).
 
-Starlette's own middleware is not enough: it overlooks weights, so `gzip;q=0` is given gzip; it compresses a whole page
-at once, and at the level that takes longest, while nobody else is served.
+Of a body that is made piece by piece the first one decides. Large pieces are compressed by a thread, so that others are
+served meanwhile.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Protocol
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from halley.transports.head import Header, weights
+from halley.transports.head import Head, Header, weights
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -61,15 +61,15 @@ def encoder(coding: str, level: int) -> Encoder:
     return made
 
 
-def coding_of(scope: Scope) -> str:
+def coding_of(head: Head) -> str:
     """The coding for a response, as its request wants it most: zstd if it is named, or gzip, or none.
 
     Empty without one, also where the client gives gzip less weight than no coding.
     """
-    fields = [value for name, value in scope["headers"] if name == b"accept-encoding"]
-    if not fields:
+    field = head.fields.get(b"accept-encoding")
+    if field is None:
         return ""
-    wanted = weights(b",".join(fields).decode("latin-1"))
+    wanted = weights(field.decode("latin-1"))
     by_gzip = wanted.get(GZIP, wanted.get("*", 0.0))
     by_zstd = wanted.get(ZSTD, 0.0)
     best = max(by_gzip, by_zstd)
@@ -78,58 +78,7 @@ def coding_of(scope: Scope) -> str:
     return ZSTD if by_zstd == best else GZIP
 
 
-class CompressionMiddleware:
-    """ASGI middleware that compresses complete and streamed responses of 1,024 bytes and more, if the client wants it.
-
-    Of a stream the first piece decides.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, and compress its response (ASGI)."""
-        await self._app(scope, receive, _Response(coding_of(scope), send).send)
-
-
-class _Response:
-    """One response on its way, in a coding or, where that is empty, as it is."""
-
-    def __init__(self, coding: str, send: Send) -> None:
-        self._coding = coding
-        self._send = send
-        self._start: Message | None = None  # until it is known whether what follows is compressed
-        self._encoder: Encoder | None = None
-
-    async def send(self, event: Message) -> None:
-        """Take an event of the application (ASGI)."""
-        if event["type"] == "http.response.start":
-            self._start = event
-            return
-        body: bytes = event.get("body", b"")
-        has_more: bool = event.get("more_body", False)
-        start, self._start = self._start, None
-        if start is not None and self._coding and len(body) >= LEAST_BYTES:
-            self._encoder = encoder(self._coding, QUICK)
-        if self._encoder is not None:
-            body = await _compressed(self._encoder, body, is_last=not has_more)
-        if start is not None:
-            length = None if has_more else len(body)
-            await self._send({**start, "headers": [*self._headers(start["headers"], length), VARY]})
-        if body or not has_more:
-            await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
-
-    def _headers(self, headers: list[Header], length: int | None) -> list[Header]:
-        if self._encoder is None:
-            return headers
-        changed = [header for header in headers if header[0] != b"content-length"]
-        changed.append((b"content-encoding", self._coding.encode()))
-        if length is not None:
-            changed.append((b"content-length", b"%d" % length))
-        return changed
-
-
-async def _compressed(by: Encoder, data: bytes, *, is_last: bool) -> bytes:
+async def compressed(by: Encoder, data: bytes, *, is_last: bool) -> bytes:
     """Compress one piece, with the end behind the last; the loop is free meanwhile, unless it is a small piece."""
 
     def work() -> bytes:
@@ -138,3 +87,16 @@ async def _compressed(by: Encoder, data: bytes, *, is_last: bool) -> bytes:
     if len(data) <= _AT_ONCE_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
+
+
+async def compressed_pieces(
+    first: bytes, rest: AsyncGenerator[bytes, None], by: Encoder | None
+) -> AsyncGenerator[bytes, None]:
+    """Compress a body that is made piece by piece, unless there is no encoder. The `first` piece may be empty."""
+    async with aclosing(rest):
+        if first:
+            yield first if by is None else await compressed(by, first, is_last=False)
+        async for piece in rest:
+            yield piece if by is None else await compressed(by, piece, is_last=False)
+    if by is not None:
+        yield by.flush()

@@ -1,40 +1,42 @@
 """The Bayeux endpoint: serves every request below one of Bayeux's paths.
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
-(`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`). `request` makes the engine's request, and `headers`
-those of its response; Halley's own host uses both too, which serves a POST without a scope and a task
-(`host/bayeux.py`). For all other requests and servers this is an ASGI application. It is a raw one on purpose: the
-request and response objects of a framework cost more than all of Bayeux.
+(`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`). The engine knows the exchange of a request as its
+`connection`. A held connect is only the `Hold` that its exchange keeps: there is no task for it, and none for any other
+request that waits, but for one that waits for a hook of the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
-
-from starlette.types import Receive, Scope, Send
+from time import monotonic
+from typing import Any, Final, NamedTuple
 
 from halley.protocols.bayeux.batches import usual
-from halley.protocols.bayeux.outcomes import Misdirected, Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Request, Transport
 from halley.protocols.bayeux.protocol import BayeuxProtocol
-from halley.protocols.bayeux.session import Reply
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.sessions import Sessions
 from halley.settings import Settings
 from halley.transports import callback_polling
-from halley.transports.asgi import AsgiConnection, respond
 from halley.transports.bayeux_route import BayeuxRoute
-from halley.transports.bodies import IN_UTF_8, charset_of, messages_of_body, read_body
+from halley.transports.bodies import IN_UTF_8, charset_of, messages_of_body
 from halley.transports.cookies import browser_cookie, cookie_values
+from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, Repeated
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
-from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
-from halley.transports.relay import Relay, is_relayed, relay_text
-from halley.transports.websocket import Endpoint, serve_socket
+from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, Headers, bearer_token
+from halley.transports.relay import Relay, pass_on, relay_text
+from halley.transports.routes import ProtocolEndpoint, Route
+from halley.transports.waits import await_hooks
 
-HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
+_HEADERS: Final = Headers(JSON, *UNCACHED)
 """The headers of every response by long-polling."""
-
+_SCRIPT: Final = Headers(*callback_polling.HEADERS)
+_METHODS: Final = ("GET", "POST", "OPTIONS")
 _LONG_POLLING = Transport.LONG_POLLING
+_NO_MORE: Final[tuple[Header, ...]] = ()
 
 
 class PostHead(NamedTuple):
@@ -46,113 +48,117 @@ class PostHead(NamedTuple):
     traceparent: bytes | None = None
 
 
-class BayeuxEndpoint(Endpoint):
-    """Serves Bayeux: long-polling by POST, callback-polling by GET, and WebSockets by `route`.
+class BayeuxEndpoint(ProtocolEndpoint):
+    """Serves Bayeux: long-polling by POST, callback-polling by GET, and WebSockets by `sockets`.
 
     `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
     """
 
-    route: BayeuxRoute
-
     def __init__(
         self, bayeux: BayeuxProtocol, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
-        self.guard = guard
-        self.route = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
-        self.relay = relay
+        self._guard = guard
+        self.sockets = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
+        self._relay = relay
         if relay is not None:
             bayeux.relay_by(partial(relay_text, relay, note))
-        self.note = note
-        self._engine = bayeux.engine
-        self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "POST")
-        self._paths = frozenset(settings.bayeux.paths)
-        self._below = tuple(f"{path}/" for path in settings.bayeux.paths)
+        self._note = note
+        self._engine: BayeuxEngine = bayeux.engine
+        self._sessions: Sessions = bayeux.engine.sessions
+        self._extensions = bayeux.engine.hooks.extensions
         self._settings = settings
         self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
 
-    # The ASGI application
+    def routes(self) -> list[Route]:
+        """Return the routes of Bayeux: its paths, and all below them."""
+        return [Route(path, self, self._guard, _METHODS, sockets=self.sockets) for path in self._settings.bayeux.paths]
 
-    def matches(self, path: str) -> bool:
-        """Whether a path is one of Bayeux's, or below one."""
-        return path in self._paths or path.startswith(self._below)
+    def prepare(self, head: Head, headers: Sequence[Header]) -> PostHead | Rejection | None:
+        """Read what a POST's head says; check whether a GET can be for a script. Raises `Rejection`.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request, or serve a WebSocket; a bad request gets a status and text of Halley too."""
-        if scope["type"] == "websocket":
-            await serve_socket(self.route, self._limits, self.note, scope, receive, send)
-        else:
-            await self._guarded(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head, connection = head_in(scope), AsgiConnection(self._engine, scope, receive, send)
+        A page cannot read the refusal of a script: so that is returned, and will be a script.
+        """
+        fields = head.fields
         if head.method == "POST":
-            await self._long_poll(head, connection)
-            return
+            cookie = fields.get(b"cookie")
+            cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
+            token = bearer_token(fields.get(b"authorization"))
+            return PostHead(fields.get(b"content-type", b""), cookies, token, fields.get(b"traceparent"))
         callback_polling.check(head, self._settings.bayeux)
         try:
-            self.guard.check_script(head, scope["headers"])
-        except Rejection as rejection:  # a script says so: no page can read the response
-            self.note(rejection, head)
-            refusal = rejection.status, callback_polling.render_refusal(rejection.text)
-        else:
-            await self._callback_poll(head, connection)
+            self._guard.check_script(head, headers)
+        except Rejection as rejection:
+            return rejection
+        return None
+
+    def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:
+        """Serve a request. Raises `Rejection`."""
+        if type(prepared) is not PostHead:
+            self._serve_script(exchange, prepared, head())
             return
-        status, body = refusal
-        await respond(send, status, [*callback_polling.HEADERS], body)
-
-    async def _long_poll(self, head: Head, connection: AsgiConnection) -> None:
-        body = await read_body(connection.receive, self._limits)
-        request = self.request(self.read_head(head.fields), body, connection, head)
-        reply = await self._reply_to(request, connection, body)
-        if reply is not None:
-            headers = [*HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
-            await connection.respond(reply, headers, reply.body())
-
-    async def _reply_to(self, request: Request, connection: AsgiConnection, body: bytes) -> Reply | None:
-        """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
+        request = self._request(prepared, body, exchange, head)
         try:
-            return await connection.reply_to(request)
+            outcome = self._engine.receive(request, monotonic())
         except Misdirected as misdirected:
-            node = misdirected.node
-        assert self.relay is not None
-        scope, receive, send = connection.scope, connection.receive, connection.send
-        if await is_relayed(self.relay, node, body, scope, receive, send, is_poll=request.is_poll):
-            return None
-        return await connection.reply_to(request, is_here=True)
+            self._pass_on(exchange, misdirected, body, head)
+            return
+        if type(outcome) is Reply:
+            self._respond(exchange, outcome)
+            return
+        if type(outcome) is Hold and exchange.repeated is not None and not self._extensions:
+            exchange.repeated.remember_connect(body, request.messages, outcome.session)
+        self.write(exchange, outcome)
 
-    async def _callback_poll(self, head: Head, connection: AsgiConnection) -> None:
-        callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
-        cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
-        request = Request(batch.messages, Transport.CALLBACK_POLLING, connection, cookies, head)
-        request.has_odd_numbers = batch.has_odd_numbers
-        reply = await self._reply_to(request, connection, b"")
-        if reply is not None:
-            headers = [*callback_polling.HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
-            await connection.respond(reply, headers, callback_polling.render(reply, callback))
+    def serve_again(self, exchange: Exchange, repeated: Repeated, data: bytes) -> bool:
+        """Serve a connect that differs from the remembered one only in its id; False if it is another.
 
-    # Used by the ASGI application and by Halley's own host
-
-    def read_head(self, fields: dict[bytes, bytes]) -> PostHead:
-        """Read what `request` needs from the headers of a POST."""
-        cookie = fields.get(b"cookie")
-        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
-        token = bearer_token(fields.get(b"authorization"))
-        return PostHead(fields.get(b"content-type", b""), cookies, token, fields.get(b"traceparent"))
-
-    def request(self, post: PostHead, body: bytes, connection: Any, context: Head | Callable[[], Head]) -> Request:
-        """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`.
-
-        `context` is the request's whole head or makes it.
+        `data` is all of the request.
         """
+        message_id = repeated.connect_id(data)
+        if message_id is None:
+            return False
+        session = self._engine.broker.sessions.get(repeated.session_id)
+        if not isinstance(session, BayeuxSession):
+            return False
+        outcome = self._sessions.connect_again(session, repeated.cookies, message_id, exchange, monotonic())
+        if outcome is None:
+            return False
+        if type(outcome) is Hold:
+            exchange.waiting = outcome
+        else:
+            self.write(exchange, outcome)
+        return True
+
+    def _serve_script(self, exchange: Exchange, rejection: Rejection | None, head: Head) -> None:
+        """Serve callback-polling. Raises `Rejection`."""
+        if rejection is not None:
+            self._note(rejection, head)
+            exchange.cors = _NO_MORE
+            exchange.respond(rejection.status, _SCRIPT, callback_polling.render_refusal(rejection.text))
+            return
+        callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
+        exchange.endpoint = _Script(self, callback)
+        cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
+        request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
+        request.has_odd_numbers = batch.has_odd_numbers
+        try:
+            outcome = self._engine.receive(request, monotonic())
+        except Misdirected as misdirected:
+            self._pass_on(exchange, misdirected, b"", lambda: head)
+        else:
+            exchange.write(outcome)
+
+    def _request(self, post: PostHead, body: bytes, exchange: Exchange, context: HeadOf) -> Request:
+        """Make the engine's `Request` from a POST. Raises `Rejection`."""
         content_type, cookies, token, traceparent = post
         is_utf_8 = content_type in IN_UTF_8 or charset_of(content_type) == "utf-8"
         messages = usual(body, self._limits) if is_utf_8 else None
         if messages is not None:
-            request = Request(messages, _LONG_POLLING, connection, cookies, context)
+            request = Request(messages, _LONG_POLLING, exchange, cookies, context)
         else:
             batch = messages_of_body(body, content_type, self._limits)
-            request = Request(batch.messages, _LONG_POLLING, connection, cookies, context)
+            request = Request(batch.messages, _LONG_POLLING, exchange, cookies, context)
             request.has_odd_numbers = batch.has_odd_numbers
         if token is not None:
             request.token = token
@@ -160,7 +166,49 @@ class BayeuxEndpoint(Endpoint):
             request.traceparent = traceparent
         return request
 
-    def headers(self, reply: Reply, scheme: str) -> list[Header]:
+    def write(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
+        """Act on an outcome of the engine: respond, or keep what the response waits for."""
+        if type(outcome) is Reply:
+            self._respond(exchange, outcome)
+        else:
+            self.wait(exchange, outcome)
+
+    def wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
+        """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
+        if isinstance(outcome, Hold):
+            exchange.waiting = outcome
+            if exchange.is_over:
+                exchange.waiting = None
+                self._sessions.lost(outcome.session, exchange, monotonic())
+                exchange.leave()
+        elif isinstance(outcome, AwaitHook):
+            await_hooks(self._engine, exchange, outcome, _no_head)
+        elif isinstance(outcome, Cut):
+            exchange.cut(outcome.reason)
+
+    def _respond(self, exchange: Exchange, reply: Reply) -> None:
+        self.respond(exchange, reply, _HEADERS, reply.body())
+
+    def respond(self, exchange: Exchange, reply: Reply, headers: Headers, body: bytes) -> None:
+        """Respond with a reply, and report to the engine whether that was written.
+
+        What a session would lose with a peer that has gone goes to nobody.
+        """
+        sessions = self._sessions
+        if (reply.events or reply.answers_connect) and exchange.is_over:
+            exchange.waiting = None
+            sessions.take_back(reply)
+            exchange.leave()
+            return
+        is_usual = reply.status == 200 and reply.set_cookie is None and not reply.is_last
+        more = _NO_MORE if is_usual else self._more(reply, exchange.source[1])
+        if exchange.respond(reply.status, headers, body, more):
+            sessions.settle(reply)
+        else:
+            sessions.delayed(reply, monotonic())
+            exchange.settle(partial(_report, sessions, reply))
+
+    def _more(self, reply: Reply, scheme: str) -> tuple[Header, ...]:
         """The headers that a reply adds to those of its transport: the cookie, `Retry-After`, `Connection: close`."""
         headers: list[Header] = []
         if reply.set_cookie is not None:
@@ -170,7 +218,52 @@ class BayeuxEndpoint(Endpoint):
             headers.append(RETRY_AFTER)
         if reply.is_last:
             headers.append(CLOSE)
-        return headers
+        return tuple(headers)
+
+    def lost(self, exchange: Exchange, waiting: Any) -> None:
+        """Note that the peer of a held connect has gone, or of a request that another node answers."""
+        if isinstance(waiting, Hold):
+            self._sessions.lost(waiting.session, exchange, monotonic())  # does nothing if it has been answered
+        else:
+            waiting.settle(False)  # noqa: FBT003 - the callback's one meaning
+
+    def _pass_on(self, exchange: Exchange, misdirected: Misdirected, body: bytes, head: HeadOf) -> None:
+        """Have the node that has the session of a request answer it. Raises `Rejection`."""
+        assert self._relay is not None
+        request = misdirected.request
+        gone = partial(self._receive_here, exchange, request)
+        pass_on(self._relay, misdirected.node, exchange, body, head, self._note, gone, is_poll=request.is_poll)
+
+    def _receive_here(self, exchange: Exchange, request: Request) -> None:
+        exchange.write(self._engine.receive_here(request, monotonic()))
+
+
+class _Script(Endpoint):
+    """What answers one request of callback-polling, by a call of the function that it names."""
+
+    def __init__(self, bayeux: BayeuxEndpoint, callback: str) -> None:
+        self._bayeux = bayeux
+        self._callback = callback
+
+    def write(self, exchange: Exchange, outcome: Any) -> None:
+        """Respond with a script, or wait as a POST does."""
+        if type(outcome) is Reply:
+            self._bayeux.respond(exchange, outcome, _SCRIPT, callback_polling.render(outcome, self._callback))
+        else:
+            self._bayeux.wait(exchange, outcome)
+
+    def lost(self, exchange: Exchange, waiting: Any) -> None:
+        """See `BayeuxEndpoint.lost`."""
+        self._bayeux.lost(exchange, waiting)
+
+
+def _no_head() -> Head:
+    raise NotImplementedError  # no hook of the program raises a rejection
+
+
+def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
+    """Report whether a reply has reached the kernel. As a closure it would slow down every reply."""
+    sessions.settle_delayed(reply, monotonic(), is_written=is_written)
 
 
 def shutting_down() -> Rejection:

@@ -7,19 +7,18 @@ time to come back. A reader that does not name `text/event-stream`, or prefers l
 What stands for `EventSource` where that cannot do what a page needs adds parameters of its own to the URL: where the
 reader was, and others that only keep caches away. A page cannot change them, so an error would end it for ever.
 
-On Halley's own host a stream gets its connection (`host/streams.py`), and needs no task. Under other servers, and for
-HTTP/1.0, a task of each stream writes what comes.
+A stream needs a task only until it begins, where a program's policy or the history has to be waited for; on Halley's
+own host it has its connection to itself then (`host/streams.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import orjson
-from starlette.types import Receive, Scope, Send
 
 from halley.broker.errors import AtCapacity, InvalidName, Refusal
 from halley.broker.names import Pattern
@@ -27,23 +26,22 @@ from halley.broker.policy import Identities, Rights
 from halley.broker.ports import Query
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.names import META, SERVICE, to_pattern
-from halley.protocols.bayeux.outcomes import Request, Transport
-from halley.protocols.contract import Close, Engine
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
+from halley.protocols.bayeux.session import Reply
 from halley.protocols.events.messages import LINES, SSE, WITH_POSITION_EVENTS, Form
 from halley.protocols.events.protocol import Beginning, Events
 from halley.protocols.events.stream import LATER_S
 from halley.settings import Settings
 from halley.transports.api.archive import unread
-from halley.transports.api.identity import Caller, caller_by
+from halley.transports.api.identity import Caller, caller_by, reader_of
 from halley.transports.api.parameters import bad_parameter, number_of, pairs_of, single, whole
 from halley.transports.api.responses import PRIVATE
-from halley.transports.asgi import AsgiConnection, host_connection, reader_in, respond
-from halley.transports.bodies import disconnected, read_body, value_of_body, while_connected
+from halley.transports.bodies import value_of_body
+from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, fail, while_connected
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import RETRY_AFTER, Head, Header, bearer_token, route_path, weights
-from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
-from halley.transports.waits import outcome_of
-from halley.transports.websocket import Endpoint
+from halley.transports.head import RETRY_AFTER, Head, Header, Headers, bearer_token, weights
+from halley.transports.routes import ProtocolEndpoint, Route
+from halley.transports.waits import await_hooks, outcome_of
 
 PATH: Final = "/events"
 _CHANNELS: Final = 16
@@ -77,6 +75,12 @@ NO_ROOM = "no room for another stream; try again later"
 BEHIND = "this node is behind that position, which its cluster may have reached; try again later"
 
 _UNBUFFERED: Final = (b"x-accel-buffering", b"no")  # nginx would hold a stream back
+_STREAMS: Final = {
+    form: Headers((b"content-type", form.content_type), *PRIVATE, _UNBUFFERED, (b"vary", b"Accept"))
+    for each in (SSE, LINES)
+    for form in (each, WITH_POSITION_EVENTS[each])
+}
+_PUBLISHED: Final = Headers((b"content-type", b"application/json"), *PRIVATE)
 _NO_LOG: Final = ""  # the log of an id that is not a position: of another server's event
 _STATUSES: Final = {402: 403, 404: 403, 405: 400, 412: 409}
 """The statuses for codes of Bayeux's errors that mean something else in HTTP."""
@@ -92,7 +96,18 @@ class Asked(NamedTuple):
     """Whether the client names `text/event-stream`, and gets it: it comes back when its stream ends."""
 
 
-class EventsEndpoint(Endpoint):
+class PublishHead(NamedTuple):
+    """What the head of a publish says: the channel and more of its target, and who sends it."""
+
+    channel: str
+    query_string: bytes
+    token: str | None
+    keys: tuple[bytes, ...]
+    traceparent: bytes | None
+    address: str
+
+
+class EventsEndpoint(ProtocolEndpoint):
     """Serves `/events` and all below it."""
 
     def __init__(
@@ -106,53 +121,64 @@ class EventsEndpoint(Endpoint):
         settings: Settings,
     ) -> None:
         """Serve the streams of `events`, and publish by `engine`."""
-        self.guard = guard
+        self._guard = guard
         self._events = events
         self._engine = engine
         self._note = note
         self._rights = rights
         self._identities = identities
         self._settings = settings
-        self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "HEAD", "POST")
 
-    def matches(self, path: str) -> bool:
-        """Whether a path is `/events`, or below it."""
-        return path == PATH or path.startswith(f"{PATH}/")
+    def routes(self) -> list[Route]:
+        """Return the route of `/events` and all below it."""
+        return [Route(PATH, self, self._guard, ("GET", "HEAD", "POST", "OPTIONS"))]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, a stream or a publish (ASGI)."""
-        await self._guarded(scope, receive, send)
+    def prepare(self, head: Head, headers: Sequence[Header]) -> PublishHead | None:
+        """Read what a publish needs of its head; nothing of a request for a stream."""
+        if head.method != "POST":
+            return None
+        fields = head.fields
+        return PublishHead(
+            head.own_path[len(PATH) :],
+            head.query_string,
+            bearer_token(fields.get(b"authorization")),
+            tuple([value for name, value in headers if name == b"idempotency-key"]),
+            fields.get(b"traceparent"),
+            head.address,
+        )
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head = head_in(scope)
-        channel = route_path(scope)[len(PATH) :]
-        pairs = pairs_of(head.query_string)
-        caller, token = self._caller(head, pairs)
+    def serve(self, exchange: Exchange, prepared: PublishHead | None, body: bytes, head: HeadOf) -> None:
+        """Serve one request, a stream or a publish. Raises `Rejection`."""
+        if prepared is not None:
+            self._publish(exchange, prepared, body, head)
+            return
+        known = head()
+        pairs = pairs_of(known.query_string)
+        caller, _ = self._caller(bearer_token(known.fields.get(b"authorization")), pairs, known.address)
         pairs = [pair for pair in pairs if pair[0] != "access_token"]
-        if head.method == "POST":
-            single(pairs, {}, NONE_TAKEN)
-            await self._publish(channel, caller, token, AsgiConnection(self._engine, scope, receive, send))
-            return
         with caller.asking():
-            asked = self._read(channel, pairs, head)
-        if head.method == "HEAD":
-            await self._admit(asked, caller, scope, receive)
-            caller.require_still()
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers(asked.form, scope)})
-            await send({"type": "http.response.body", "body": b""})
-            return
+            asked = self._read(known.own_path[len(PATH) :], pairs, known)
+        exchange.run(self._answer(exchange, asked, caller, known), head)
+
+    async def _answer(self, exchange: Exchange, asked: Asked, caller: Caller, head: Head) -> None:
+        """Admit a request for a stream, and begin that. Raises `Rejection`, `Disconnected`."""
+        headers = _STREAMS[asked.form]
         try:
-            beginning = await self._admit(asked, caller, scope, receive)
-            await self._stream(asked, beginning, caller, scope, receive, send)
+            with caller.asking():
+                beginning = await self._beginning_of(exchange, asked, caller, head)
+            if head.method == "HEAD":
+                caller.require_still()
+                exchange.respond(200, headers, None, self._more(exchange))
+            else:
+                self._stream(exchange, asked, beginning, caller, head)
         except Rejection as rejection:
-            if rejection.status != 503 or not asked.can_come_back:
+            if rejection.status != 503 or not asked.can_come_back or head.method == "HEAD":
                 raise
             self._note(rejection, head)
-            await respond(send, 200, self._headers(asked.form, scope), asked.form.later(LATER_S))
+            exchange.respond(200, headers, asked.form.later(LATER_S), self._more(exchange))
 
-    def _caller(self, head: Head, pairs: list[tuple[str, str]]) -> tuple[Caller, str | None]:
-        """Who asks, and the token that proves it. Raises `Rejection`."""
-        token = bearer_token(head.fields.get(b"authorization"))
+    def _caller(self, token: str | None, pairs: list[tuple[str, str]], address: str) -> tuple[Caller, str | None]:
+        """Who asks, by this token or that of the parameters, and the token that proves it. Raises `Rejection`."""
         tokens = [value for name, value in pairs if name == "access_token"]
         if tokens:
             if not self._settings.events.query_token:  # it would be passed over, and its reader be anybody
@@ -161,7 +187,7 @@ class EventsEndpoint(Endpoint):
                 raise Rejection(400, TWO_TOKENS)
             token = tokens[0]
         rates = self._engine.broker.rates
-        return caller_by(token, head.address, self._rights, self._identities, rates), token
+        return caller_by(token, address, self._rights, self._identities, rates), token
 
     # Streams
 
@@ -220,16 +246,12 @@ class EventsEndpoint(Endpoint):
         _check_open_to_clients(name)
         return pattern
 
-    async def _admit(self, asked: Asked, caller: Caller, scope: Scope, receive: Receive) -> Beginning:
+    async def _beginning_of(self, exchange: Exchange, asked: Asked, caller: Caller, head: Head) -> Beginning:
         """Check that a client may have a stream, and find where it begins, if it is to be one (GET).
 
         Raises `Rejection`, `Disconnected`.
         """
-        with caller.asking():
-            return await self._beginning_of(asked, caller, scope, receive)
-
-    async def _beginning_of(self, asked: Asked, caller: Caller, scope: Scope, receive: Receive) -> Beginning:
-        head, beginning, patterns = head_in(scope), asked.beginning, asked.beginning.patterns
+        beginning, patterns = asked.beginning, asked.beginning.patterns
         for pattern in patterns:
             caller.require("subscribe", pattern)
         hooks = self._engine.hooks
@@ -246,17 +268,17 @@ class EventsEndpoint(Endpoint):
             if is_known is False:  # that position may be one of the log: as of another, the reader would get it twice
                 raise Rejection(503, BEHIND, headers=(RETRY_AFTER,))
         if asked.last and commits.log is not None and head.method != "HEAD":
-            beginning = await while_connected(receive, self._before_last(asked, caller, scope))
+            beginning = await while_connected(exchange, self._before_last(exchange, asked, caller))
         return beginning
 
-    async def _before_last(self, asked: Asked, caller: Caller, scope: Scope) -> Beginning:
+    async def _before_last(self, exchange: Exchange, asked: Asked, caller: Caller) -> Beginning:
         """Where a stream begins with the last events that a client asked for. Raises `Rejection` (503).
 
         They may be seldom, and the log is long: so it is searched page by page, each in its turn, for
         `events.last_pages` of them and for `history.read_s` at most; then the stream begins there.
         """
         broker, proof = self._engine.broker, caller.proof
-        reader = reader_in(scope, proof.authid, broker.account_of)
+        reader = reader_of(exchange, proof.authid, broker.account_of)
         wanted = tuple((pattern, 0) for pattern in asked.beginning.patterns)
         left, head = asked.last, broker.commits.tail.head
         after = at = head
@@ -276,66 +298,71 @@ class EventsEndpoint(Endpoint):
         broker.hits["last_pages"] += 1
         return asked.beginning._replace(after=at, log=None, is_short=True)
 
-    async def _stream(
-        self, asked: Asked, beginning: Beginning, caller: Caller, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Begin a stream; under a foreign server, serve it to its end. Raises `Rejection`."""
-        head, headers, form = head_in(scope), self._headers(asked.form, scope), asked.form
-        connection = host_connection(scope)
-        link: Any = None
-        if connection is not None and scope["http_version"] == "1.1":
-            await connection.drained()
-            link = connection.stream()
-        else:
-            link = AsgiStream(send, self._settings.limits.write_s)
+    def _stream(self, exchange: Exchange, asked: Asked, beginning: Beginning, caller: Caller, head: Head) -> None:
+        """Begin a stream. Raises `Rejection`."""
+        link = exchange.stream()
         caller.require_still()
         try:
-            engine, first = self._events.open(beginning, link, form, caller.proof, head, monotonic())
+            engine, first = self._events.open(beginning, link, asked.form, caller.proof, head, monotonic())
         except AtCapacity:
             raise Rejection(503, NO_ROOM, headers=(RETRY_AFTER,)) from None
         except Refusal as refusal:
             raise Rejection(403, f"not allowed: {refusal.reason}") from None
         link.engine = engine
-        if connection is not None and not isinstance(link, AsgiStream):
-            connection.begin_stream(link, headers, link.text(first) if first else b"")
-        else:
-            await link.serve(receive, headers, first)
+        exchange.begin_stream(link, _STREAMS[asked.form], self._more(exchange), first)
 
-    def _headers(self, form: Form, scope: Scope) -> list[Header]:
-        headers = [(b"content-type", form.content_type), *PRIVATE, _UNBUFFERED, (b"vary", b"Accept"), *cors_in(scope)]
+    def _more(self, exchange: Exchange) -> list[Header]:
+        """The id of the log, and what lets a page of another origin read it, if CORS is about such a page."""
         log = self._engine.broker.commits.log
-        return headers if log is None else [*headers, (b"halley-log", log.log_id.encode()), *_exposed(headers)]
+        if log is None:
+            return []
+        more = [(b"halley-log", log.log_id.encode())]
+        if any(name == b"access-control-allow-origin" for name, _ in exchange.cors):
+            more.append((b"access-control-expose-headers", b"Halley-Log"))
+        return more
 
     # Publishing
 
-    async def _publish(self, channel: str, caller: Caller, token: str | None, connection: AsgiConnection) -> None:
-        """Publish the body as a Bayeux publish without a session is published, and answer with its position."""
-        scope, head = connection.scope, head_in(connection.scope)
-        body = await read_body(connection.receive, self._settings.limits)
+    def _publish(self, exchange: Exchange, asked: PublishHead, body: bytes, head: HeadOf) -> None:
+        """Publish the body as a Bayeux publish without a session is published. Raises `Rejection`."""
+        channel, query_string, token, keys, traceparent, address = asked
+        pairs = pairs_of(query_string) if query_string else []
+        caller, token = self._caller(token, pairs, address)
+        if pairs:
+            single([pair for pair in pairs if pair[0] != "access_token"], {}, NONE_TAKEN)
         if len(channel) < 2:
             raise Rejection(400, f"expected {PATH}/CHANNEL")
         _check_open_to_clients(channel)
         data, has_odd_numbers = value_of_body(body, self._settings.limits)
         fields: dict[str, Any] = {"channel": channel, "data": data}
-        keys = [value for name, value in scope["headers"] if name == b"idempotency-key"]
         if len(keys) > 1:  # a gateway that adds one of its own would have a repeat published again
             raise Rejection(400, TWO_KEYS)
         if keys:
             fields["ext"] = {"idempotency_key": keys[0].decode("latin-1")}
-        request = Request([fields], Transport.LONG_POLLING, connection, (), head)
+        request = Request([fields], Transport.LONG_POLLING, exchange, (), head)
         request.has_odd_numbers = has_odd_numbers
         request.token, request.visitor = token, caller.proof
-        request.traceparent = head.fields.get(b"traceparent")
-        reply = await connection.reply_to(request)
-        if reply is None:
-            return
+        request.traceparent = traceparent
+        exchange.endpoint = _Published(self, caller, head)
+        exchange.write(self._engine.receive(request, monotonic()))
+
+    def wait(self, exchange: Exchange, outcome: Outcome | Cut, head: HeadOf) -> None:
+        """Await the hook of the program that a publish waits for; what else it waits for writes the outcome later."""
+        if isinstance(outcome, AwaitHook):
+            await_hooks(self._engine, exchange, outcome, head)
+
+    def respond(self, exchange: Exchange, reply: Reply, caller: Caller, head: HeadOf) -> None:
+        """Answer a publish with its position, or with what Bayeux's error is in HTTP."""
         answer = orjson.loads(reply.parts[0])
-        if not answer["successful"]:
+        if answer["successful"]:
+            position = (answer.get("ext") or {}).get("position")
+            exchange.respond(200, _PUBLISHED, orjson.dumps({"position": position}))
+            return
+        try:
             caller.require_still()  # of a token that is gone HTTP has its own word
             raise self._refusal(answer["error"], caller)
-        position = (answer.get("ext") or {}).get("position")
-        headers = [(b"content-type", b"application/json"), *PRIVATE, *cors_in(scope)]
-        await respond(connection.send, 200, headers, orjson.dumps({"position": position}))
+        except Rejection as rejection:
+            fail(exchange, rejection, self._note, head)
 
     def _refusal(self, error: str, caller: Caller) -> Rejection:
         """The rejection that a Bayeux error is in HTTP."""
@@ -367,91 +394,23 @@ def form_of(accept: str) -> Form:
     return SSE if events >= lines else LINES
 
 
-def _exposed(headers: list[Header]) -> list[Header]:
-    """What lets a page of another origin read the id of the log, if CORS is about such a page."""
-    is_foreign = any(name == b"access-control-allow-origin" for name, _ in headers)
-    return [(b"access-control-expose-headers", b"Halley-Log")] if is_foreign else []
-
-
 def _check_open_to_clients(channel: str) -> None:
     """Check that a channel is not Bayeux's own. Raises `Rejection` (403)."""
     if channel == META.rstrip("/") or channel.startswith((META, SERVICE)):
         raise Rejection(403, NOT_FOR_CLIENTS)
 
 
-class AsgiStream:
-    """A stream under another server than Halley's own host; the engine's `Link`.
+class _Published(Endpoint):
+    """What answers one publish."""
 
-    Its messages go through `send`, one at a time, which waits for a slow peer. So the engine is paused as soon as a
-    message waits here. A peer that takes none for `write_s` is given up.
-    """
+    def __init__(self, events: EventsEndpoint, caller: Caller, head: HeadOf) -> None:
+        self._events = events
+        self._caller = caller
+        self._head = head
 
-    kind = "plain"
-    subprotocol = ""
-    engine: Engine
-
-    def __init__(self, send: Send, write_s: float) -> None:
-        self._send = send
-        self._write_s = write_s
-        self._waiting: list[bytes] = []
-        self._news = asyncio.Event()
-        self._is_over = False
-        self.backlog_bytes = 0
-
-    @staticmethod
-    def text(message: bytes) -> bytes:
-        """Return a message as it is: the server frames it."""
-        return message
-
-    binary = text
-
-    def write(self, outcome: list[bytes] | Close) -> None:
-        """Send messages; a `Close` ends the response after them. See `Link`."""
-        if self._is_over:
-            return
-        if isinstance(outcome, Close):
-            self._is_over = True
-            outcome = outcome.frames
+    def write(self, exchange: Exchange, outcome: Any) -> None:
+        """Respond, or wait for what has to be awaited."""
+        if type(outcome) is Reply:
+            self._events.respond(exchange, outcome, self._caller, self._head)
         else:
-            self.engine.paused()
-        self._waiting += outcome
-        self.backlog_bytes += sum(map(len, outcome))
-        self._news.set()
-
-    async def serve(self, receive: Receive, headers: list[Header], first: bytes) -> None:
-        """Send the head and the first message, then write until either side ends the stream."""
-        ends = [asyncio.ensure_future(disconnected(receive)), asyncio.ensure_future(self._write(headers, first))]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._is_over = True
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
-            self.engine.lost(monotonic())
-            del self.engine  # it refers to this: else both would wait for the cyclic collector
-
-    async def _write(self, headers: list[Header], first: bytes) -> None:
-        """Return when the end has been written, or the peer takes nothing any more."""
-        start = {"type": "http.response.start", "status": 200, "headers": headers}
-        is_taken = await self._is_sent(start) and await self._is_sent(_body(first))
-        while is_taken:
-            await self._news.wait()
-            self._news.clear()
-            messages, self._waiting = self._waiting, []
-            if messages:
-                is_taken = await self._is_sent(_body(b"".join(messages)))
-            self.backlog_bytes -= sum(map(len, messages))
-            if self._is_over:
-                await self._is_sent(_body(b"", is_last=True))
-                return
-            self.engine.resumed(monotonic())
-
-    async def _is_sent(self, event: dict[str, Any]) -> bool:
-        """Whether an event could be sent: the peer is connected, and reads."""
-        _, error = await outcome_of(self._send(event), self._write_s)  # servers raise different ones for a lost peer
-        return error is None
-
-
-def _body(piece: bytes, *, is_last: bool = False) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": piece, "more_body": not is_last}
+            self._events.wait(exchange, outcome, self._head)

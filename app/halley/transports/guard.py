@@ -46,6 +46,10 @@ class Rejection(Exception):
         self.headers = tuple(headers)
         self.limit = limit
 
+    def add_headers(self, headers: Iterable[Header]) -> None:
+        """Add those of these headers to its response that it does not have."""
+        self.headers += tuple(header for header in headers if header not in self.headers)
+
 
 class Guard:
     """Decides by a listener's settings which requests are served."""

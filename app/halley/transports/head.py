@@ -7,7 +7,7 @@ only then.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote
@@ -22,21 +22,41 @@ BAD_TOKEN: Header = (b"www-authenticate", b'Bearer error="invalid_token"')
 JSON: Header = (b"content-type", b"application/json; charset=utf-8")
 RETRY_AFTER: Header = (b"retry-after", b"5")
 UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-"""The headers of every response that is of the moment, or is for one client: of all but the pages' files."""
+"""The headers of every response that must not be cached: of all but the pages' files."""
+CONTENT_LENGTH: Header = (b"content-length", b"")
+"""Stands in a response's headers where its length is to be put, if that is not behind all others."""
 
 _WEIGHT = re.compile(r";\s*q=([0-9.]{1,5})")
 _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
+def header_lines(headers: Iterable[Header]) -> bytes:
+    """Return the lines of these headers, as HTTP/1.1 has them."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+
+
+class Headers:
+    """Headers that many responses have: as `pairs`, and as the `lines` of HTTP/1.1."""
+
+    __slots__ = ("lines", "pairs")
+
+    def __init__(self, *pairs: Header) -> None:
+        self.pairs = pairs
+        self.lines = header_lines(pairs)
+
+
 def fields_of(headers: Sequence[Header]) -> dict[bytes, bytes]:
     """Return the first of each header field by its name, as `Head` has them; a proxy may add another one behind it.
 
-    Of `traceparent` there may be only one: two are one field that is malformed (RFC 9110, 5.3).
+    Of `traceparent` there may be only one: two are one field that is malformed (RFC 9110, 5.3). `accept-encoding` is a
+    list, which may be spread over several.
     """
     fields = dict(reversed(headers))
-    if b"traceparent" in fields and len(fields) < len(headers):
-        fields[b"traceparent"] = b",".join(value for name, value in headers if name == b"traceparent")
+    if len(fields) < len(headers):
+        for joined in (b"traceparent", b"accept-encoding"):
+            if joined in fields:
+                fields[joined] = b",".join(value for name, value in headers if name == joined)
     return fields
 
 
@@ -46,7 +66,8 @@ class Head:
 
     `address` and `port` are the client's, empty and 0 where the server does not know them: a proxy does not name the
     client's port. `scheme` is `http` or `https`. A WebSocket's path keeps its percent escapes, since its engine decodes
-    it (`contract.Context`).
+    it (`contract.Context`). `target` is the request's as it was sent, with a host where it is in absolute form; another
+    server than Halley's own gives the path alone. `root` is the path below which the application is mounted.
     """
 
     method: str
@@ -56,6 +77,8 @@ class Head:
     address: str
     scheme: str
     port: int = 0
+    target: bytes = b""
+    root: str = ""
     _headers: Mapping[str, str] | None = None
 
     @classmethod
@@ -71,7 +94,15 @@ class Head:
             client[0] if client else "",
             _SCHEMES.get(scheme, scheme),
             (client[1] or 0) if client else 0,
+            scope["path"].encode(),
+            scope.get("root_path", "").rstrip("/"),
         )
+
+    @property
+    def own_path(self) -> str:
+        """The path below that at which the application is mounted."""
+        root = self.root
+        return self.path[len(root) :] if root and self.path.startswith(f"{root}/") else self.path
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -114,7 +145,7 @@ def weights(value: str) -> dict[str, float]:
     return found
 
 
-def route_path(scope: Scope) -> str:
+def _route_path(scope: Scope) -> str:
     """The path of a request below the path at which the application is mounted, percent escapes decoded."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
@@ -125,7 +156,7 @@ def raw_path(scope: Scope) -> str:
     """The path of a request below the mount path, as it was sent: with its percent escapes."""
     sent: bytes | None = scope.get("raw_path")
     path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
-    return route_path({**scope, "path": path})
+    return _route_path({**scope, "path": path})
 
 
 def bearer_token(header: bytes | None) -> str | None:

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-
 from halley.protocols.contract import Pings, WebSocketService, WireProtocol
 from halley.protocols.nt4.names import BASE, RTT, V40, V41, client_name
 from halley.settings import Settings
+from halley.transports.api.operations import NOT_FOUND, PLAIN, page_at
+from halley.transports.exchange import Note
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import Head
+from halley.transports.head import UNCACHED, Head
+from halley.transports.routes import Route, Routes
 from halley.transports.websocket import WebSocketRoute
 
 Serves = Callable[[float], bool]
@@ -27,8 +25,8 @@ Serves = Callable[[float], bool]
 _CHECKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
 
-_PAGE = "This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
-_FOR_ALL = {"access-control-allow-origin": "*", "cache-control": "no-store", "x-content-type-options": "nosniff"}
+_PAGE = b"This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
+_FOR_ALL = ((b"access-control-allow-origin", b"*"), *UNCACHED)
 """Any page may read it: dashboards request it to find out whether a server is there, and it holds no secret."""
 
 _RETRY = ((b"retry-after", b"1"),)
@@ -41,6 +39,11 @@ class Nt4Route(WebSocketRoute):
     name_bytes: int
     serves: Serves | None = None
     """Whether clients are served here at a monotonic time; None: always. Of a cluster one node at a time does."""
+
+    @property
+    def has_below(self) -> bool:
+        """Whether the paths below those of `service` are the route's, too: they have the client's name."""
+        return True
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of NetworkTables, with or without a client's name."""
@@ -71,13 +74,10 @@ class Nt4Route(WebSocketRoute):
         raise self._nothing_in_common()
 
 
-def own_page() -> Starlette:
-    """The ASGI application of NetworkTables' own listener: the page that it serves besides WebSockets."""
-
-    async def show(_: Request) -> PlainTextResponse:
-        return PlainTextResponse(_PAGE, headers=_FOR_ALL)
-
-    return Starlette(routes=[Route("/", show)])
+def own_routes(note: Note, sockets: WebSocketRoute) -> Routes:
+    """The routes of NetworkTables' own listener: its WebSockets, and the page that it serves besides."""
+    at = [Route(path, NOT_FOUND.endpoint, None, sockets=sockets) for path in sockets.service.paths]
+    return Routes([page_at("/", lambda: (200, PLAIN, _PAGE), *_FOR_ALL), *at], NOT_FOUND, note)
 
 
 def guard_at(host: str, settings: Settings) -> Guard:

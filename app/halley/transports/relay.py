@@ -7,22 +7,17 @@ to the client as it is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from enum import Enum
 from time import monotonic
 from typing import NamedTuple, Protocol, cast
 
-from starlette.types import Receive, Scope, Send
-
 from halley.protocols.bayeux.outcomes import Misdirected
 from halley.protocols.bayeux.relayed import Relayed
 from halley.protocols.contract import ABNORMAL, POLICY_VIOLATION, TRY_AGAIN_LATER, Close
-from halley.transports.asgi import host_connection, target_of
-from halley.transports.bodies import Disconnected, disconnected
+from halley.transports.exchange import Exchange, HeadOf, Note, fail
 from halley.transports.guard import Rejection
 from halley.transports.head import JSON, Head, Header
-from halley.transports.middleware import Note, head_in
 
 _OF_OPENING = (b"sec-websocket-", b"traceparent")
 """How the headers begin that are about the request that opens a WebSocket, and not about its messages."""
@@ -90,45 +85,46 @@ class Relay(Protocol):
         """
 
 
-async def is_relayed(
-    relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_poll: bool
-) -> bool:
-    """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
-    connection = host_connection(scope)
-    result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+def pass_on(
+    relay: Relay,
+    node: str,
+    exchange: Exchange,
+    body: bytes,
+    head: HeadOf,
+    note: Note,
+    gone: Callable[[], None],
+    *,
+    is_poll: bool,
+) -> None:
+    """Have another node respond to a request; `gone` is called if that node does not run any more.
+
+    The exchange keeps the `Relaying`, which is to be settled if its peer goes. Raises `Rejection`.
+    """
+    if exchange.is_over:
+        exchange.leave()
+        return
 
     def done(outcome: Outcome) -> None:
-        if not result.done():
-            result.set_result(outcome)
-        elif connection is not None:
-            connection.cut("relay_lost")
+        if outcome is Failure.LOST:  # also after the answer, when another request may wait
+            exchange.cut("relay_lost")
+            exchange.leave()
+            return
+        relaying, exchange.waiting = exchange.waiting, None
+        if isinstance(outcome, Answer):
+            if exchange.pass_on(outcome.status, outcome.headers, outcome.body, outcome.whole):
+                relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
+            else:
+                exchange.settle(relaying.settle)
+        elif isinstance(outcome, Rejection):
+            fail(exchange, outcome, note, head)
+        else:
+            try:
+                gone()
+            except Exception as error:  # noqa: BLE001 - after any error the client gets a response
+                fail(exchange, error, note, head)
 
-    request = RelayedRequest(target_of(scope), head_in(scope), body, connection or done, is_poll)
-    relaying = relay.send(node, request, done)
-    departure = asyncio.ensure_future(disconnected(receive))
-    try:
-        await asyncio.wait((result, departure), return_when=asyncio.FIRST_COMPLETED)
-        outcome = result.result() if result.done() else Failure.LOST
-        if outcome is Failure.GONE:
-            return False
-        if isinstance(outcome, Rejection):
-            raise outcome
-        if not isinstance(outcome, Answer):
-            if connection is not None:
-                connection.cut("relay_lost")
-            raise Disconnected
-        await send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
-        await send({"type": "http.response.body", "body": outcome.body})
-    except BaseException:
-        relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
-        raise
-    finally:
-        departure.cancel()
-    if connection is None:
-        relaying.settle(True)  # noqa: FBT003
-    else:
-        connection.settle(relaying.settle)
-    return True
+    known = head()
+    exchange.waiting = relay.send(node, RelayedRequest(known.target, known, body, exchange, is_poll), done)
 
 
 def relay_text(

@@ -10,8 +10,10 @@ from time import monotonic
 from typing import Any
 
 from halley import telemetry
-from halley.protocols.bayeux.outcomes import AwaitHook, Verdict
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.outcomes import AwaitHook, Outcome, Verdict
 from halley.protocols.contract import Resume
+from halley.transports.exchange import Exchange, HeadOf
 
 
 async def outcome_of(awaitable: Awaitable[Any], limit_s: float) -> tuple[Any, Exception | None]:
@@ -32,6 +34,22 @@ async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:
     `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.
     """
     return Verdict(*await outcome_of(wait.awaitable, limit_s if wait.limit_s is None else wait.limit_s))
+
+
+async def after_hooks(engine: BayeuxEngine, outcome: Outcome) -> Outcome:
+    """Await the hooks of the program that a request waits for, one after the other; return its outcome behind them."""
+    while isinstance(outcome, AwaitHook):
+        outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
+    return outcome
+
+
+def await_hooks(engine: BayeuxEngine, exchange: Exchange, wait: AwaitHook, head: HeadOf) -> None:
+    """Run what awaits the hooks of a request, and writes its outcome to the exchange; only this needs a task."""
+
+    async def work() -> None:
+        exchange.write(await after_hooks(engine, wait))
+
+    exchange.run(work(), head).add_done_callback(partial(close_unawaited, wait.awaitable))
 
 
 def close_unawaited(awaitable: Awaitable[Any], _task: object = None) -> None:

@@ -14,33 +14,40 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
+from typing import Any, Final, NamedTuple
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from halley.broker.aging import Round
+from halley.broker.aging import Round, TimeoutQueue
 from halley.protocols.contract import Close, Context, Pings, WebSocketService, WireProtocol
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
 from halley.transports.addresses import accounts
-from halley.transports.asgi import host_connection
-from halley.transports.bodies import Disconnected, disconnected, read_body
 from halley.transports.endpoint import shutting_down
+from halley.transports.exchange import Exchange, HeadOf, Note, fail
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
-from halley.transports.middleware import GuardedResponse, GuardMiddleware, Note, head_in
-from halley.transports.relay import Relay, is_relayed
-from halley.transports.websocket import TURN_S, UPGRADE, WebSocketEndpoint, WebSocketRoute
+from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Head, Header, Headers
+from halley.transports.relay import Relay, pass_on
+from halley.transports.routes import ProtocolEndpoint, Route
+from halley.transports.websocket import TURN_S, UPGRADE, WebSocketRoute
 
 _CHECKS = 4
 """Looks at each peer in one `ping_s`."""
 
 _ID_BYTES = 32
-_BINARY = (b"content-type", b"application/octet-stream")
+_NOTHING: Final = Headers(*UNCACHED)
+_TEXT: Final = Headers(JSON, *UNCACHED)
+_BINARY: Final = Headers((b"content-type", b"application/octet-stream"), *UNCACHED)
+
+
+class Verb(NamedTuple):
+    """What a request below one of the paths asks for: of the transport `name`, or to open one."""
+
+    name: str
+    verb: str
 
 
 def _copied(message: bytes) -> bytes:
@@ -51,16 +58,22 @@ def _copied(message: bytes) -> bytes:
 class Poll:
     """One long-poll connection: a `Link` that keeps the engine's messages until the peer fetches them.
 
-    `engine` is its engine, `account` that of the peer's address (`addresses.py`). Nothing here waits. The messages that
-    a receive takes must be settled by `written` or `put_back`: if a receive died before its response was written, the
-    next one gets them.
+    `engine` is its engine, `account` that of the peer's address (`addresses.py`), and `receiver` the receive that
+    waits, which `answer` answers. The messages that a receive takes must be settled by `written` or `put_back`: if a
+    receive died before its response was written, the next one gets them.
     """
 
     kind = "poll"
     text = binary = staticmethod(_copied)
 
     def __init__(
-        self, protocol: WireProtocol, subprotocol: str, context: Context, account: str | None, now: float
+        self,
+        protocol: WireProtocol,
+        subprotocol: str,
+        context: Context,
+        account: str | None,
+        now: float,
+        answer: Callable[[Poll], None],
     ) -> None:
         """Connect to `protocol`, by a request to open the connection; `account` is what it is charged to."""
         self.subprotocol = subprotocol
@@ -69,7 +82,8 @@ class Poll:
         self.account = account
         self.backlog_bytes = 0
         self.received_at = now  # the latest receive of the peer, or when the response to it was written
-        self.wake: Callable[[], None] | None = None  # wakes the receive that waits
+        self.receiver: Exchange | None = None
+        self._answer = answer
         self.is_ending = False  # the engine has sent its last message
         self._waiting: deque[bytes] = deque()
         self._is_paused = False  # the engine is
@@ -86,10 +100,10 @@ class Poll:
             outcome = outcome.frames
         self._waiting.extend(outcome)
         self.backlog_bytes += sum(map(len, outcome))
-        self._wake_receive()
         if not (self._is_paused or self.is_ending):
             self._is_paused = True
             self.engine.paused()
+        self._answer_receiver()
 
     @property
     def has_news(self) -> bool:
@@ -104,7 +118,7 @@ class Poll:
     @property
     def is_awaited(self) -> bool:
         """Whether it is the peer's turn to send a receive: none waits, and no response is on its way to it."""
-        return self.wake is None and self._is_settled
+        return self.receiver is None and self._is_settled
 
     def take(self) -> list[bytes]:
         """Take the messages for one receive: one, or all that wait if the subprotocol is batched; may be empty.
@@ -125,14 +139,14 @@ class Poll:
         if not self._is_lost:
             self._waiting.extendleft(reversed(taken))
             self.backlog_bytes += sum(map(len, taken))
-            self._wake_receive()
+            self._answer_receiver()
 
     def written(self) -> None:
         """Note that the messages taken last have been written to the peer."""
         self._is_settled = True
         self.received_at = monotonic()
         if self._waiting or self.is_over:
-            self._wake_receive()
+            self._answer_receiver()
         else:
             self._is_paused = False
             self.engine.resumed(monotonic())
@@ -143,15 +157,15 @@ class Poll:
             self._is_lost = True
             self._waiting.clear()
             self.backlog_bytes = 0
-            self._wake_receive()
             self.engine.lost(now)
+            self._answer_receiver()
 
-    def _wake_receive(self) -> None:
-        if self.wake is not None:
-            self.wake()
+    def _answer_receiver(self) -> None:
+        if self.receiver is not None and self.has_news:
+            self._answer(self)
 
 
-class WampEndpoint(WebSocketEndpoint):
+class WampEndpoint(ProtocolEndpoint):
     """The endpoint of WAMP: its WebSockets, and all its long-poll connections.
 
     In a cluster `relay` passes on requests of connections that another node has.
@@ -166,78 +180,90 @@ class WampEndpoint(WebSocketEndpoint):
         node_id: str = "",
         relay: Relay | None = None,
     ) -> None:
-        super().__init__(_route(protocol, guard, settings.wamp), guard, note, settings.limits)
-        self._mounts = GuardMiddleware(_turn_away, guard, note, "GET", "POST")
-        self._below = GuardMiddleware(self._serve, guard, note, "POST")
+        self.sockets = _route(protocol, guard, settings.wamp)
+        self._guard = guard
+        self._note = note
+        self._limits = settings.limits
         self._account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self._options = settings.wamp
         self._relay = relay
         self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
         self._round: Round[str] = Round()
+        self._receiving: TimeoutQueue[Poll] = TimeoutQueue(settings.wamp.poll_s)
         self._is_draining = False  # the server drains
 
-    def matches(self, path: str) -> bool:
-        """Whether a path is one of WAMP's, or below one."""
-        return self._mount_of(path) is not None
+    def routes(self) -> list[Route]:
+        """Return the routes of WAMP: its paths, at which there are only WebSockets, and below each of them its polls.
 
-    def _mount_of(self, path: str) -> str | None:
-        """Which of WAMP's paths a path is or is below; of several the longest, as one can be below another."""
-        mounts = [mount for mount in self.route.service.paths if f"{path}/".startswith(f"{mount}/")]
-        return max(mounts, key=len, default=None)
+        Of several paths the longest comes first, as one can be below another.
+        """
+        paths = sorted(self.sockets.service.paths, key=len, reverse=True)
+        at = [
+            Route(each, self, self._guard, ("GET", "POST", "OPTIONS"), has_below=False, sockets=self.sockets)
+            for path in paths
+            for each in (path, f"{path}/")
+        ]
+        return [*at, *(Route(path, self, self._guard, ("POST", "OPTIONS"), sockets=self.sockets) for path in paths)]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket, or a request below one of the paths: `open`, or a transport with `send` and the like."""
-        if scope["type"] == "websocket":
-            await self._serve_socket(scope, receive, send)
-            return
-        path = route_path(scope)
-        below = path.removeprefix(self._mount_of(path) or "").strip("/")
+    def prepare(self, head: Head, headers: Sequence[Header]) -> Verb:  # noqa: ARG002 - Endpoint's form
+        """Read what a path asks for. Raises `Rejection`."""
+        path = head.own_path
+        mounts = [mount for mount in self.sockets.service.paths if f"{path}/".startswith(f"{mount}/")]
+        below = path.removeprefix(max(mounts, key=len)).strip("/")
         name, _, verb = below.partition("/")
-        # A transport's name is a secret: the path that the log has is without it.
-        hidden = {**scope, "path": below.rpartition("/")[2], "path_params": {"name": name, "verb": verb}}
-        await (self._below if below else self._mounts)(hidden, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        name, verb = request.path_params["name"], request.path_params["verb"]
-        poll = self._polls.get(name)
-        if name == "open" and not verb:
-            response = await self._open(request)
-        elif verb not in ("send", "receive", "close"):
+        self.hide(head)
+        if not below:
+            text = "this path accepts only WebSockets; long-polling begins at /open below it"
+            raise Rejection(426, text, headers=UPGRADE)
+        if verb not in ("send", "receive", "close") and (name, verb) != ("open", ""):
             raise _unknown()
+        return Verb(name, verb)
+
+    def hide(self, head: Head) -> None:
+        """Leave only what a request asks for: the name of a transport is a secret."""
+        head.path = head.path.rpartition("/")[2]
+
+    def check(self, prepared: Verb) -> None:
+        """Refuse a request of a transport that nobody has. Raises `Rejection` (404)."""
+        if prepared.verb and prepared.name not in self._polls:
+            self._node_of(prepared)
+
+    def serve(self, exchange: Exchange, prepared: Verb, body: bytes, head: HeadOf) -> None:
+        """Serve a request: `open`, or `send` and the like of a transport. Raises `Rejection`."""
+        name, verb = prepared
+        if len(body) > self.sockets.service.message_bytes:
+            raise Rejection(413, "message too large", limit="message_bytes")
+        poll = self._polls.get(name)
+        if not verb:
+            self._open(exchange, body, head())
         elif poll is None:
-            relay = self._relay
-            node = None if relay is None else relay.node_of(name, self._options.poll_gone_s)
-            if relay is None or node is None:
-                raise _unknown()
-            body = await self._body(request)
-            if not await is_relayed(relay, node, body, scope, receive, send, is_poll=verb == "receive"):
-                raise _unknown()
-            return
+            self._pass_on(exchange, prepared, body, head)
         elif verb == "send":
-            response = await self._send(request, poll)
+            self._send(exchange, poll, body, head)
         elif verb == "receive":
-            response = await self._receive(request, poll)
+            self._receive(exchange, poll)
         else:
             self._forget(name, poll, monotonic())
-            response = _nothing(request)
-        await response(scope, receive, send)
+            exchange.respond(204, _NOTHING)
 
     def sweep(self, now: float) -> bool:
-        """Forget connections without a receive for `poll_gone_s`; whether there are more to look at.
+        """End receives that have waited long enough, and forget connections without one for `poll_gone_s`.
 
         One that is over is kept as long: autobahn-js closes it then, and waits forever if that is answered with 404.
+        True if there are more to look at.
         """
+        for poll in list(self._receiving.overdue(now)):
+            self._end_receive(poll)
         for name in self._round.piece(self._polls):
-            poll = self._polls.get(name)
-            if poll is None:
+            known = self._polls.get(name)
+            if known is None:
                 continue
-            if poll.is_over:
-                poll.lose(now)
-            if poll.is_awaited and now - poll.received_at > self._options.poll_gone_s:
-                self._forget(name, poll, now)
-        return len(self._round) > 0
+            if known.is_over:
+                known.lose(now)
+            if known.is_awaited and now - known.received_at > self._options.poll_gone_s:
+                self._forget(name, known, now)
+        return len(self._round) > 0 or self._receiving.has_overdue(now)
 
     def begin(self, now: float) -> None:
         """Accept connections from now on, without those of an earlier run."""
@@ -248,22 +274,31 @@ class WampEndpoint(WebSocketEndpoint):
     def end_waits(self, now: float) -> None:
         """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
         self._is_draining = True
-        for poll in self._polls.values():
-            if poll.wake is not None:
+        for poll in list(self._polls.values()):
+            if poll.receiver is not None:
                 poll.lose(now)
 
-    async def _open(self, request: Request) -> Response:
+    def _pass_on(self, exchange: Exchange, asked: Verb, body: bytes, head: HeadOf) -> None:
+        """Have the node that has a transport respond, if there may be one. Raises `Rejection`."""
+        relay, node = self._node_of(asked)
+        pass_on(relay, node, exchange, body, head, self._note, _raise_unknown, is_poll=asked.verb == "receive")
+
+    def _node_of(self, asked: Verb) -> tuple[Relay, str]:
+        relay = self._relay
+        node = None if relay is None else relay.node_of(asked.name, self._options.poll_gone_s)
+        if relay is None or node is None:
+            raise _unknown()
+        return relay, node
+
+    def _open(self, exchange: Exchange, body: bytes, head: Head) -> None:
         if self._is_draining:
             raise shutting_down()
-        offered = _offered(await self._body(request))
-        subprotocol = self.route.choose(offered)
-        head = head_in(request.scope)
+        subprotocol = self.sockets.choose(_offered(body))
         account = self._account_of(head.address)
         self._admit(account)
         name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
-        self._polls[name] = Poll(self.route.protocol, subprotocol, head, account, now)
-        opened = orjson.dumps({"protocol": subprotocol, "transport": name})
-        return GuardedResponse(request, opened, JSON, *UNCACHED)
+        self._polls[name] = Poll(self.sockets.protocol, subprotocol, head, account, now, self._answer)
+        exchange.respond(200, _TEXT, orjson.dumps({"protocol": subprotocol, "transport": name}))
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -276,61 +311,83 @@ class WampEndpoint(WebSocketEndpoint):
         if limit:
             raise Rejection(503, "too many connections", headers=(RETRY_AFTER,), limit=limit)
 
-    async def _send(self, request: Request, poll: Poll) -> Response:
-        data = await self._body(request)
+    def _send(self, exchange: Exchange, poll: Poll, body: bytes, head: HeadOf) -> None:
         if poll.is_over:
             raise _unknown()
+        now = monotonic()
+        messages = iter(() if poll.is_ending else poll.engine.split(body, now, is_binary=poll.is_binary))
+        if self._is_done(poll, messages):
+            exchange.respond(204, _NOTHING)
+        else:
+            exchange.run(self._finish_send(exchange, poll, messages), head)
+
+    def _is_done(self, poll: Poll, messages: Iterator[Any]) -> bool:
+        """Have the engine receive messages for one turn; whether that were all."""
         began = monotonic()
-        for message in () if poll.is_ending else poll.engine.split(data, began, is_binary=poll.is_binary):
-            if monotonic() - began > TURN_S:
-                await asyncio.sleep(0)
-                began = monotonic()
+        for message in messages:
             poll.engine.receive(message, monotonic())
-        return _nothing(request)
+            if monotonic() - began > TURN_S:
+                return False
+        return True
 
-    async def _receive(self, request: Request, poll: Poll) -> Response:
-        is_newest = await self._wait(request, poll)
-        taken = poll.take() if is_newest else []
-        if taken:
-            return _Messages(request, poll, taken)
-        if poll.is_over:
-            raise _unknown()
-        return _nothing(request)
+    async def _finish_send(self, exchange: Exchange, poll: Poll, messages: Iterator[Any]) -> None:
+        is_done = False
+        while not is_done:
+            await asyncio.sleep(0)  # others have their turn
+            is_done = self._is_done(poll, messages)
+        exchange.respond(204, _NOTHING)
 
-    async def _wait(self, request: Request, poll: Poll) -> bool:
-        """Wait for messages, at most `poll_s`; False if a newer receive replaces this one. Raises `Disconnected`."""
-        await self._body(request)
-        poll.received_at = monotonic()
-        if poll.wake is not None:
-            poll.wake()
+    def _receive(self, exchange: Exchange, poll: Poll) -> None:
+        """Answer with the messages that wait, or wait for some."""
+        poll.received_at = now = monotonic()
+        if poll.receiver is not None:
+            self._end_receive(poll)
         if self._is_draining and not poll.has_news:
-            poll.lose(poll.received_at)
+            poll.lose(now)
+        poll.receiver = exchange
         if poll.has_news:
-            return True
-        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        departure = asyncio.ensure_future(disconnected(request.receive))
+            self._answer(poll)
+        elif exchange.is_over:
+            self.lost(exchange, poll)
+            exchange.leave()
+        else:
+            exchange.waiting = poll
+            self._receiving.add(poll, now)
 
-        def wake() -> None:
-            if not news.done():
-                news.set_result(None)
+    def _answer(self, poll: Poll) -> None:
+        """Answer the receive of a connection that has news."""
+        exchange = self._take_receiver(poll)
+        taken = poll.take()
+        if taken:
+            settle = partial(_settle, poll, taken)
+            if exchange.respond(200, _BINARY if poll.is_binary else _TEXT, b"".join(taken)):
+                settle(True)  # noqa: FBT003 - the callback's one meaning
+            else:
+                exchange.settle(settle)
+        elif poll.is_over:
+            hidden = Head("POST", "receive", b"", {}, *exchange.source)  # the name of its transport is a secret
+            fail(exchange, _unknown(), self._note, lambda: hidden)
+        else:
+            exchange.respond(204, _NOTHING)
 
-        poll.wake = wake
-        try:
-            await asyncio.wait((news, departure), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
-            if departure.done():
-                raise Disconnected
-            return poll.wake is wake
-        finally:
-            departure.cancel()
-            poll.received_at = monotonic()
-            if poll.wake is wake:
-                poll.wake = None
+    def _end_receive(self, poll: Poll) -> None:
+        """End a receive with nothing: a newer one replaces it, or it has waited for `poll_s`."""
+        self._take_receiver(poll).respond(204, _NOTHING)
 
-    async def _body(self, request: Request) -> bytes:
-        body = await read_body(request.receive, self._limits)
-        if len(body) > self.route.service.message_bytes:
-            raise Rejection(413, "message too large", limit="message_bytes")
-        return body
+    def _take_receiver(self, poll: Poll) -> Exchange:
+        exchange, poll.receiver = poll.receiver, None
+        assert exchange is not None
+        exchange.waiting = None
+        poll.received_at = monotonic()
+        self._receiving.forget(poll)
+        return exchange
+
+    def lost(self, exchange: Exchange, waiting: Any) -> None:
+        """Note that the peer of a receive has gone, or of a request that another node answers."""
+        if not isinstance(waiting, Poll):
+            waiting.settle(False)  # noqa: FBT003 - the callback's one meaning
+        elif waiting.receiver is exchange:
+            self._take_receiver(waiting)
 
     def _forget(self, name: str, poll: Poll, now: float) -> None:
         self._polls.pop(name, None)
@@ -365,32 +422,12 @@ def _offered(body: bytes) -> list[str]:
     return names
 
 
-class _Messages(GuardedResponse):
-    """The response to a receive, which reports to the poll whether its messages were written."""
-
-    def __init__(self, request: Request, poll: Poll, taken: list[bytes]) -> None:
-        super().__init__(request, b"".join(taken), _BINARY if poll.is_binary else JSON, *UNCACHED)
-        self._poll = poll
-        self._taken = taken
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        poll, taken = self._poll, self._taken
-        try:
-            await super().__call__(scope, receive, send)
-        except BaseException:
-            poll.put_back(taken)
-            raise
-        connection = host_connection(scope)
-        if connection is None:
-            poll.written()
-        else:
-            connection.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
+def _settle(poll: Poll, taken: list[bytes], is_written: bool) -> None:  # noqa: FBT001 - as `Exchange.settle` calls it
+    if is_written:
+        poll.written()
+    else:
+        poll.put_back(taken)
 
 
-def _nothing(request: Request) -> Response:
-    return GuardedResponse(request, None, *UNCACHED, status=204)
-
-
-async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    text = "this path accepts only WebSockets; long-polling begins at /open below it"
-    raise Rejection(426, text, headers=UPGRADE)
+def _raise_unknown() -> None:
+    raise _unknown()

@@ -8,9 +8,8 @@
 | `/log/consumers/NAME` | POST, DELETE | `log.py` |
 | `/rights` | GET, HEAD | `application.py` |
 | the files of `static/` | GET, HEAD | `pages.py` |
-| `/health/live`, `/health/ready`, `/metrics`, `/cluster`, on a port of their own | GET, HEAD | `application.py` |
+| `/health/live`, `/health/ready`, `/metrics`, `/cluster`, on a port of their own | GET, HEAD | `operations.py` |
 
-`application.py` has the routes. Each leads through middleware to a handler, which returns a response: the guard
-(`transports/middleware.py`), which also answers OPTIONS, the log (`archive.py`), and the caller's identity
-(`identity.py`). What handlers use is in `parameters.py` and `responses.py`.
+`application.py` has the routes of the APIs, and the endpoint that runs one: it finds the log (`archive.py`) and the
+caller's identity (`identity.py`). What an API uses is in `parameters.py` and `responses.py`.
 """

@@ -1,160 +1,131 @@
-"""The HTTP APIs as one Starlette router: the history, the log, the caller's rights, and the pages at all other paths.
+"""The HTTP APIs: the history, the log, and the caller's rights, each at its route.
 
-The listener for operations has an application of its own. `/health/live` fails slowly: only when the event loop or the
-sweeper has stopped, where a restart helps. `/health/ready` fails immediately: as soon as new clients should connect to
-another server.
+An API is a coroutine that gets an `ApiRequest` and responds. Before it runs, its caller is known by the token; after
+it, nothing begins that the caller has lost the right to meanwhile.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import orjson
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, Router, request_response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.policy import Identities, Rights
 from halley.broker.rates import Rates
 from halley.protocols.bayeux.hooks import Hooks
 from halley.settings import Settings, Verb
 from halley.transports.addresses import accounts
-from halley.transports.api.archive import Archive, ArchiveMiddleware
+from halley.transports.api.archive import OFF, Archive, NoHistory
 from halley.transports.api.history import HistoryApi
-from halley.transports.api.identity import IdentityMiddleware, caller_of
+from halley.transports.api.identity import caller_by
 from halley.transports.api.log import LogApi
 from halley.transports.api.parameters import check_no_parameters
-from halley.transports.api.responses import Content
-from halley.transports.compression import CompressionMiddleware
-from halley.transports.guard import Guard
-from halley.transports.middleware import GuardMiddleware, Note
+from halley.transports.api.responses import ApiRequest
+from halley.transports.exchange import Endpoint, Exchange, HeadOf
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import Head, bearer_token
+from halley.transports.routes import Route
 
-Handler = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[ApiRequest], Awaitable[None]]
 
-_READ = ("GET", "HEAD")
-_NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LOG: Final = "/log"
+"""The path of the log, which in a cluster the nodes that keep it serve."""
+
+_READ: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Apis:
-    """The ASGI application of all API paths and of `pages`.
+    """All APIs of a server; `archive` returns the log, or raises `NoHistory` where it is off."""
 
-    `archive` returns the log, or raises `NoHistory` where it is off.
-    """
-
-    def __init__(  # noqa: PLR0913 - what a server has
+    def __init__(
         self,
         settings: Settings,
-        guard: Guard,
-        note: Note,
         rights: Rights,
         identities: Identities,
         hooks: Hooks,
         rates: Rates,
         *,
         archive: Callable[[], Archive],
-        pages: ASGIApp,
     ) -> None:
         self.archive = archive
-        self._identities = identities
+        self.rights = rights
+        self.identities = identities
+        self.rates = rates
         self._node = settings.cluster.node if settings.cluster.urls else None
+        account_of = accounts((*settings.limits.exempt, *settings.proxies))
+        self._history = HistoryApi(settings, hooks, account_of)
+        self._log = LogApi(settings, account_of)
+
+    def routes(self, guard: Guard) -> list[Route]:
+        """Return the routes of the APIs."""
 
         def route(
             path: str,
             methods: tuple[str, ...],
-            handler: Handler,
+            answer: Answer,
             *,
-            reads_archive: bool = True,
+            is_of_log: bool = True,
             compresses: bool = False,
+            has_below: bool = False,
         ) -> Route:
-            app: ASGIApp = request_response(handler)
-            if compresses:
-                app = CompressionMiddleware(app)
-            app = IdentityMiddleware(app, rights, identities, rates)  # outside, as compressing may wait for a thread
-            if reads_archive:
-                app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
-            made = Route(path, GuardMiddleware(app, guard, note, *methods))
-            # Starlette compares line by line, and a path may have line breaks (%0A).
-            made.path_regex = re.compile(made.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
-            return made
+            endpoint = ApiEndpoint(self, path, answer, is_of_log=is_of_log, compresses=compresses)
+            return Route(path, endpoint, guard, methods, has_below=has_below)
 
-        account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        history, log = HistoryApi(settings, hooks, account_of), LogApi(settings, account_of)
-        self.router = Router(
-            [
-                route("/rights", _READ, self.rights, reads_archive=False),
-                route("/history", _READ, history.page, compresses=True),
-                route("/history/{channel:path}", _READ, history.page, compresses=True),
-                route("/log", _READ, log.rows, compresses=True),
-                route("/log/head", _READ, log.head),
-                route("/log/purge", ("POST",), log.purge),
-                route("/log/consumers/{name:path}", ("POST", "DELETE"), log.consumer),
-            ],
-            redirect_slashes=False,
-            default=pages,
-        )
+        log, change = self._log, ("POST", "DELETE", "OPTIONS")
+        return [
+            route("/rights", _READ, self._show_rights, is_of_log=False),
+            route("/history", _READ, self._history.page, compresses=True, has_below=True),
+            route(LOG, _READ, log.rows, compresses=True),
+            route(f"{LOG}/head", _READ, log.head),
+            route(f"{LOG}/purge", ("POST", "OPTIONS"), log.purge),
+            route(f"{LOG}/consumers/", change, log.consumer, has_below=True),
+        ]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Route a request by its path to an API, or else to `pages` (ASGI)."""
-        scope["root_path"] = scope.get("root_path", "").rstrip("/")  # with a slash there, no route would match
-        await self.router(scope, receive, send)
-
-    async def rights(self, request: Request) -> Response:
-        """The caller's identity, for each verb whether it has any such right, and the node of a cluster.
+    async def _show_rights(self, request: ApiRequest) -> None:
+        """Respond with the caller's identity, for each verb whether it has any such right, and the node of a cluster.
 
         Where the server `reads_tokens`, a token is either proved or refused. Where it does not, everybody is anonymous.
 
         It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at
         the request itself, together with a program's own policies, which this response does not consider.
         """
-        check_no_parameters(request)
-        caller = caller_of(request)
+        check_no_parameters(request.head.query_string)
+        caller = request.caller
         may = {verb: caller.may_any(verb) for verb in get_args(Verb)}
         found: dict[str, Any] = {"authid": caller.proof.authid, "role": caller.proof.role, "may": may}
-        found["reads_tokens"] = self._identities.reads_tokens
+        found["reads_tokens"] = self.identities.reads_tokens
         if self._node is not None:
             found["node"] = self._node
-        return Content(request, b"application/json", orjson.dumps(found))
+        await request.respond(b"application/json", orjson.dumps(found))
 
 
-def operations_app(
-    *,
-    is_live: Callable[[], bool],
-    is_ready: Callable[[], bool],
-    refusal: Callable[[], str],
-    metrics: Callable[[], bytes],
-    cluster: Callable[[], object] | None = None,
-) -> Starlette:
-    """The ASGI application of the operations listener.
+class ApiEndpoint(Endpoint):
+    """The endpoint of one API at `path`; one that `is_of_log` is not there where the history is off."""
 
-    `refusal` returns why durable publishes are refused, "" while they are taken; `metrics` the metrics in Prometheus's
-    text format; `cluster` the figures of the cluster, for a node of one.
-    """
+    def __init__(self, apis: Apis, path: str, answer: Answer, *, is_of_log: bool, compresses: bool) -> None:
+        self._apis = apis
+        self._path = path
+        self._answer = answer
+        self._is_of_log = is_of_log
+        self._compresses = compresses
 
-    async def live(_: Request) -> Response:
-        return _state("live", is_true=is_live())
+    def serve(self, exchange: Exchange, prepared: None, body: bytes, head: HeadOf) -> None:  # noqa: ARG002
+        """Run the API."""
+        exchange.run(self._run(exchange, body, head()), head)
 
-    async def ready(_: Request) -> Response:
-        reason = refusal()
-        return _state("ready", is_true=is_ready(), more=f"history_unavailable: {reason}\n" if reason else "")
+    async def _run(self, exchange: Exchange, body: bytes, head: Head) -> None:
+        """Find the log and the caller, and have the API respond.
 
-    async def show_metrics(_: Request) -> Response:
-        return Response(metrics(), media_type=METRICS_TYPE, headers=_NO_STORE)
-
-    async def show_cluster(_: Request) -> Response:
-        assert cluster is not None
-        return Response(orjson.dumps(cluster()), media_type="application/json", headers=_NO_STORE)
-
-    routes = [Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", show_metrics)]
-    if cluster is not None:
-        routes.append(Route("/cluster", show_cluster))
-    return Starlette(routes=routes)
-
-
-def _state(name: str, *, is_true: bool, more: str = "") -> Response:
-    text = (f"{name}\n" if is_true else f"not {name}\n") + more
-    return PlainTextResponse(text, status_code=200 if is_true else 503, headers=_NO_STORE)
+        Raises `Rejection`: 401 for an invalid token, 401 or 403 for a right that is gone; and `Disconnected`.
+        """
+        apis = self._apis
+        try:
+            log = apis.archive() if self._is_of_log else None
+        except NoHistory:
+            raise Rejection(404, OFF) from None
+        token = bearer_token(head.fields.get(b"authorization"))
+        caller = caller_by(token, head.address, apis.rights, apis.identities, apis.rates)
+        with caller.asking():
+            below = head.own_path[len(self._path) :]
+            await self._answer(ApiRequest(exchange, head, body, caller, below, log, self._compresses))

@@ -1,12 +1,9 @@
-"""The log as the HTTP APIs read it, and the middleware that finds it for a request."""
+"""The log as the HTTP APIs read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
-
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.ports import Erasure, Page, Query, Reader
 from halley.history.row_filter import RowFilter
@@ -20,7 +17,6 @@ OFF = "history is off on this server"
 ELSEWHERE = "this server keeps no rows of the log; ask one of its cluster that is not a front"
 BUSY = "reading the history took too long; try again later"
 UNREADABLE = "the history cannot be read at the moment; try again later"
-_ARCHIVE = "halley.archive"
 
 
 class NoHistory(Exception):
@@ -99,37 +95,6 @@ class LocalArchive(Archive, Protocol):
         A thread calls `progress` with the number of offsets that are done and the number of all. A purge runs to its
         end even if its caller is cancelled. Raises `CannotPurge`, `OSError`.
         """
-
-
-class ArchiveMiddleware:
-    """ASGI middleware that finds the log for `archive_of`. A request gets 404 where the history is off."""
-
-    def __init__(self, app: ASGIApp, archive: Callable[[], Archive]) -> None:
-        """`archive` returns the log, or raises `NoHistory`."""
-        self._app = app
-        self._archive = archive
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises `Rejection`."""
-        try:
-            archive = self._archive()
-        except NoHistory:
-            raise Rejection(404, OFF) from None
-        await self._app({**scope, _ARCHIVE: archive}, receive, send)
-
-
-def archive_of(request: Request) -> Archive:
-    """The log that a request is about."""
-    archive: Archive = request.scope[_ARCHIVE]
-    return archive
-
-
-def local_archive_of(request: Request) -> LocalArchive:
-    """The log with all its rows. Raises `Rejection` (409) where they are on other servers only."""
-    local = archive_of(request).local
-    if local is None:
-        raise Rejection(409, ELSEWHERE)
-    return local
 
 
 def unread(error: OSError) -> Rejection:

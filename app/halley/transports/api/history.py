@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from halley.broker.errors import InvalidName
 from halley.broker.events import BOUNDS, LAST_PUBLICATION, Span, to_ns
 from halley.broker.names import Pattern, narrowed
@@ -27,15 +24,13 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from halley.protocols.events.messages import render
 from halley.settings import Settings
-from halley.transports.api.archive import archive_of, unread
-from halley.transports.api.identity import caller_of
+from halley.transports.api.archive import unread
+from halley.transports.api.identity import reader_of
 from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
-from halley.transports.api.responses import Content, base_url
-from halley.transports.asgi import reader_in
-from halley.transports.bodies import while_connected
+from halley.transports.api.responses import ApiRequest
+from halley.transports.exchange import while_connected
 from halley.transports.guard import Rejection
 from halley.transports.head import Header, weights
-from halley.transports.middleware import head_in
 from halley.transports.waits import outcome_of
 
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
@@ -178,26 +173,29 @@ class HistoryApi:
         self._options = settings.history
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
-    async def page(self, request: Request) -> Response:
-        """One page of events, as JSON or as JSON lines; HEAD reads nothing. Raises `Rejection`, `Disconnected`."""
-        channel = f"/{request.path_params.get('channel', '')}"
-        reading = read(channel, request.scope["query_string"], self._bounds, self._options.page_events)
-        caller_of(request).require("subscribe", reading.pattern)
+    async def page(self, request: ApiRequest) -> None:
+        """Respond with a page of events, as JSON or as JSON lines; HEAD reads nothing.
+
+        Raises `Rejection`, `Disconnected`.
+        """
+        channel = request.below
+        reading = read(channel, request.head.query_string, self._bounds, self._options.page_events)
+        request.caller.require("subscribe", reading.pattern)
         await self._check_policy(reading.pattern, request)
-        has_lines = _wants_lines(request.headers.get("accept", ""))
-        if request.method == "HEAD":
-            response = Content(request, _LINES if has_lines else _JSON, b"", (b"vary", b"Accept"))
-            del response.headers["content-length"]  # that of the page is not known
-            return response
-        page, links = await while_connected(request.receive, self._read(reading, request, channel))
+        has_lines = _wants_lines(request.head.headers.get("accept", ""))
+        if request.head.method == "HEAD":
+            await request.respond(_LINES if has_lines else _JSON, None, (b"vary", b"Accept"))
+            return
+        page, links = await while_connected(request.exchange, self._read(reading, request, channel))
         if has_lines:
             body = b"".join(b"%b\n" % render(event) for event in page.events)
-            return Content(request, _LINES, body, *_headers(page, links))
-        return Content(request, _JSON, _body(page, links), (b"vary", b"Accept"))
+            await request.respond(_LINES, body, *_headers(page, links))
+        else:
+            await request.respond(_JSON, _body(page, links), (b"vary", b"Accept"))
 
-    async def _check_policy(self, pattern: Pattern, request: Request) -> None:
+    async def _check_policy(self, pattern: Pattern, request: ApiRequest) -> None:
         """Check that the program's policy and authorizers allow reading `pattern`. Raises `Rejection` (403)."""
-        answer = self._hooks.permit("subscribe", pattern, caller_of(request).proof, head_in(request.scope))
+        answer = self._hooks.permit("subscribe", pattern, request.caller.proof, request.head)
         if not isinstance(answer, bool):
             answer, error = await outcome_of(answer, self._policy_s)
             if error is not None:
@@ -205,21 +203,20 @@ class HistoryApi:
         if not answer:
             raise Rejection(403, DENIED)
 
-    async def _read(self, reading: Reading, request: Request, channel: str) -> tuple[Page, Links]:
+    async def _read(self, reading: Reading, request: ApiRequest, channel: str) -> tuple[Page, Links]:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
-        archive = archive_of(request)
+        archive, proof = request.archive, request.caller.proof
         try:
             await archive.settle()
             start, head = archive.start, archive.head
             wanted = reading.wanted
             if wanted is None:
                 return Page([], head, is_end=True, gaps=[]), Links(None, None)
-            query = reading.query(wanted, start, head, caller_of(request).proof, self._options.page_bytes)
+            query = reading.query(wanted, start, head, proof, self._options.page_bytes)
             if query.first > query.last:
                 page = Page([], query.last, is_end=True, gaps=[])
             else:
-                proof = caller_of(request).proof
-                page = await archive.read(query, reader_in(request.scope, proof.authid, self._account_of))
+                page = await archive.read(query, reader_of(request.exchange, proof.authid, self._account_of))
         except UnknownPublication:
             raise Rejection(404, UNKNOWN_PUBLICATION) from None
         except OSError as error:
@@ -235,7 +232,7 @@ class HistoryApi:
         if reading.is_backward is not reading.is_reverse:
             page.events.reverse()
         cursors = (older, newer) if reading.is_reverse else (newer, older)
-        base, query_string = base_url(request), request.scope["query_string"]
+        base, query_string = request.base_url, request.head.query_string
         return page, Links(*(cursor and link(base, channel, query_string, cursor) for cursor in cursors))
 
 

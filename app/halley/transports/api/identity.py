@@ -11,21 +11,20 @@ when the request has its effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from halley.broker.errors import TokenRefused
+from halley.broker.limits import sharer_of
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights, proved_by
+from halley.broker.ports import Reader
 from halley.broker.rates import Rates
 from halley.settings import Verb
+from halley.transports.exchange import Exchange
 from halley.transports.guard import Rejection
-from halley.transports.head import BAD_TOKEN, RETRY_AFTER, bearer_token
-from halley.transports.middleware import head_in
+from halley.transports.head import BAD_TOKEN, RETRY_AFTER
 
 NOT_ALLOWED = {
     "subscribe": "not allowed to subscribe to that, so not to read its history",
@@ -98,33 +97,6 @@ class Caller:
         self.has_begun = True
 
 
-class IdentityMiddleware:
-    """ASGI middleware that makes the owner of a request's bearer token its `user`; without one, an anonymous caller.
-
-    No response begins whose caller has lost a right meanwhile that it needed for it.
-    """
-
-    def __init__(self, app: ASGIApp, rights: Rights, identities: Identities, rates: Rates) -> None:
-        self._app = app
-        self._rights = rights
-        self._identities = identities
-        self._rates = rates
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises `Rejection`: 401 for an invalid token, 401 or 403 for a right that is gone."""
-        head = head_in(scope)
-        token = bearer_token(head.fields.get(b"authorization"))
-        caller = caller_by(token, head.address, self._rights, self._identities, self._rates)
-
-        async def send_if_allowed(event: Message) -> None:
-            if event["type"] == "http.response.start":
-                caller.begin_response()
-            await send(event)
-
-        with caller.asking():
-            await self._app({**scope, "user": caller}, receive, send_if_allowed)
-
-
 def caller_by(token: str | None, address: str, rights: Rights, identities: Identities, rates: Rates) -> Caller:
     """The caller that a token proves; an anonymous one without. Raises `Rejection` (401) for an invalid token."""
     try:
@@ -134,7 +106,6 @@ def caller_by(token: str | None, address: str, rights: Rights, identities: Ident
     return Caller(proof, address, rights, identities, rates)
 
 
-def caller_of(request: Request) -> Caller:
-    """The caller of a request, with its rights."""
-    caller: Caller = request.user
-    return caller
+def reader_of(exchange: Exchange, authid: str | None, account_of: Callable[[str], str | None]) -> Reader:
+    """Who reads the history by a request: a proved `authid`, else the client's address, else the connection."""
+    return Reader(sharer_of(authid, account_of(exchange.source[0]), exchange.peer))

@@ -18,8 +18,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
 
 from halley import telemetry
 from halley.broker.errors import InvalidName
@@ -32,16 +30,14 @@ from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
-from halley.transports.api.archive import LocalArchive, local_archive_of, unread
+from halley.transports.api.archive import LocalArchive, unread
 from halley.transports.api.history import EXPECTED, time_ns
-from halley.transports.api.identity import EVERYTHING, caller_of
+from halley.transports.api.identity import EVERYTHING, reader_of
 from halley.transports.api.parameters import bad_parameter, check_no_parameters, parameters, whole
-from halley.transports.api.responses import Content, Stream, base_url
-from halley.transports.asgi import reader_in
-from halley.transports.bodies import disconnected, read_body
+from halley.transports.api.responses import ApiRequest
+from halley.transports.exchange import Disconnected
 from halley.transports.guard import Rejection, check_same_site
-from halley.transports.head import RETRY_AFTER
-from halley.transports.middleware import head_in
+from halley.transports.head import RETRY_AFTER, Head
 
 MOST_ROWS = 100_000
 """The most rows in one response; its `Link` header says where to continue."""
@@ -123,16 +119,15 @@ class LogApi:
     def __init__(self, settings: Settings, account_of: Callable[[str], str | None]) -> None:
         """`account_of` returns the account of an address, or None (`transports/addresses.py`)."""
         self._account_of = account_of
-        self._limits = settings.limits
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
     # GET /log/head
 
-    async def head(self, request: Request) -> Response:
+    async def head(self, request: ApiRequest) -> None:
         """What the log has, for programs that are about to read it. Raises `Rejection`."""
-        archive, caller = local_archive_of(request), caller_of(request)
+        archive, caller = request.local_archive, request.caller
         caller.require("export")
-        check_no_parameters(request)
+        check_no_parameters(request.head.query_string)
         await archive.settle()
         found = {
             "log_id": archive.log_id,
@@ -143,19 +138,19 @@ class LogApi:
             "damage": archive.damage,
             "consumers": archive.consumers,
         }
-        return Content(request, b"application/json", orjson.dumps(found))
+        await request.respond(b"application/json", orjson.dumps(found))
 
     # GET /log
 
-    async def rows(self, request: Request) -> Response:
+    async def rows(self, request: ApiRequest) -> None:
         """The rows from one offset to another, or those of them that the filters choose. Raises `Rejection`."""
-        archive, caller = local_archive_of(request), caller_of(request)
+        archive, caller = request.local_archive, request.caller
         caller.require("export")
-        given = parameters(request.scope["query_string"], _RANGE | _FILTERS, KNOWN)
+        given = parameters(request.head.query_string, _RANGE | _FILTERS, KNOWN)
         bounds = {name: whole(given, name, _OFFSET, 1) for name in _RANGE if name in given}
         filters = {name: given[name] for name in _FILTERS if name in given}
         wanted = _filter_of(filters, self._bounds)
-        form = _form(request.headers.get("accept", ""))
+        form = _form(request.head.headers.get("accept", ""))
         await archive.settle()
         first = bounds.get("from_offset", archive.start)
         if first < archive.start:
@@ -171,23 +166,23 @@ class LogApi:
         ]
         if last < asked:
             until = {"until_offset": asked} if "until_offset" in bounds else {}
-            url = f"{base_url(request)}/log?{urlencode({'from_offset': last + 1} | until | filters)}"
+            url = f"{request.base_url}/log?{urlencode({'from_offset': last + 1} | until | filters)}"
             headers.append((b"link", f'<{url}>; rel="next"'.encode()))
-        reader = reader_in(request.scope, caller.proof.authid, self._account_of)
+        reader = reader_of(request.exchange, caller.proof.authid, self._account_of)
         try:
             pieces = await _begun(_batches(archive, reader, form, first, last, wanted, request))
         except OSError as error:
             raise unread(error) from None
-        return Stream(request, form.content_type, pieces, *headers, write_s=self._limits.write_s)
+        await request.respond_by(form.content_type, pieces, *headers)
 
     # POST /log/purge
 
-    async def purge(self, request: Request) -> Response:
+    async def purge(self, request: ApiRequest) -> None:
         """Erase what the body names; the response is the progress, line by line. Raises `Rejection`."""
-        archive, caller = local_archive_of(request), caller_of(request)
-        _check_order(request)
-        check_no_parameters(request)
-        erasure = self._order(await read_body(request.receive, self._limits))
+        archive, caller = request.local_archive, request.caller
+        _check_order(request.head)
+        check_no_parameters(request.head.query_string)
+        erasure = self._order(request.body)
         caller.require("erase", erasure.pattern or EVERYTHING)
         await archive.settle()
         steps, status = [(0, 0)], 202 if await archive.absent() else 200
@@ -197,7 +192,7 @@ class LogApi:
         if working.done() and isinstance(refused := working.exception(), CannotPurge):
             raise Rejection(409, str(refused))
         lines = _progress(archive, working, steps)
-        return Stream(request, JsonLines.content_type, lines, write_s=self._limits.write_s, status=status)
+        await request.respond_by(JsonLines.content_type, lines, status=status)
 
     def _order(self, body: bytes) -> Erasure:
         try:
@@ -216,16 +211,16 @@ class LogApi:
 
     # /log/consumers/NAME
 
-    async def consumer(self, request: Request) -> Response:
+    async def consumer(self, request: ApiRequest) -> None:
         """Note (POST) or delete (DELETE) a consumer of the log. Raises `Rejection`."""
-        is_report = request.method == "POST"
+        is_report = request.head.method == "POST"
         if is_report:
-            _check_order(request)
+            _check_order(request.head)
         else:
-            check_same_site(head_in(request.scope))
-        caller_of(request).require("export")
-        check_no_parameters(request)
-        name = request.path_params["name"]
+            check_same_site(request.head)
+        request.caller.require("export")
+        check_no_parameters(request.head.query_string)
+        name = request.below
         if not is_name(name):
             raise Rejection(400, BAD_NAME)
         try:
@@ -234,38 +229,38 @@ class LogApi:
             if not isinstance(error, TimeoutError):
                 telemetry.fault("consumers", error)
             raise Rejection(503, NO_DISK, headers=(RETRY_AFTER,)) from None
-        return Content(request, b"application/json", body)
+        await request.respond(b"application/json", body)
 
-    async def _report(self, request: Request, name: str) -> bytes:
+    async def _report(self, request: ApiRequest, name: str) -> bytes:
         """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
-        archive = local_archive_of(request)
-        offset = _offset_of(await read_body(request.receive, self._limits))
+        archive = request.local_archive
+        offset = _offset_of(request.body)
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
             raise Rejection(400, OUT_OF_RANGE)
-        caller_of(request).act()
+        request.caller.act()
         try:
             await archive.report(name, offset)
         except TooManyConsumers:
             raise Rejection(409, TOO_MANY, limit="consumers") from None
         return orjson.dumps({"offset": offset})
 
-    async def _forget(self, request: Request, name: str) -> bytes:
-        caller_of(request).act()
-        if not await local_archive_of(request).forget(name):
+    async def _forget(self, request: ApiRequest, name: str) -> bytes:
+        request.caller.act()
+        if not await request.local_archive.forget(name):
             raise Rejection(404, UNKNOWN_CONSUMER)
         return b'{"forgotten":true}'
 
 
-def _check_order(request: Request) -> None:
+def _check_order(head: Head) -> None:
     """Check that neither a form nor a page of another site sends a request that changes something.
 
     Raises `Rejection`: 415 where the body is not declared as JSON, 403 for another origin.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":  # a page of any site can post a form here, but not this type
         raise Rejection(415, "the body must be application/json")
-    check_same_site(head_in(request.scope))
+    check_same_site(head)
 
 
 def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
@@ -299,11 +294,11 @@ async def _begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 async def _batches(
-    archive: LocalArchive, reader: Reader, form: Format, first: int, last: int, wanted: RowFilter, request: Request
+    archive: LocalArchive, reader: Reader, form: Format, first: int, last: int, wanted: RowFilter, request: ApiRequest
 ) -> AsyncGenerator[bytes, None]:
-    """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD.
+    """The rows from offset `first` to `last` as bytes; nothing in answer to HEAD.
 
-    Raises `Rejection` where the caller has lost the right to them meanwhile.
+    Raises `Rejection` where the caller has lost the right to them meanwhile, and `Disconnected`.
     """
 
     def batch() -> tuple[bytes, int]:
@@ -317,18 +312,18 @@ async def _batches(
             rows, reached = archive.next_rows(first, last, wanted)
         return form.write(rows) if rows else b"", reached + 1
 
-    departure = asyncio.ensure_future(disconnected(request.receive))
-    reader = Reader(reader.sharer, lambda: not departure.done())
-    try:
-        while first and request.method != "HEAD" and not departure.done():
+    exchange = request.exchange
+    reader = Reader(reader.sharer, lambda: not exchange.is_over)
+    while first and request.head.method != "HEAD":
+        try:
             data, first = await archive.in_thread(reader, batch)
-            caller_of(request).require_still()
-            if data:
-                yield data
-    except NobodyReads:
-        pass
-    finally:
-        departure.cancel()
+        except NobodyReads:
+            raise Disconnected from None
+        if exchange.is_over:
+            raise Disconnected
+        request.caller.require_still()
+        if data:
+            yield data
 
 
 async def _progress(

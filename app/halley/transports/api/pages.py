@@ -11,14 +11,12 @@ import hashlib
 import mimetypes
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from starlette.types import Receive, Scope, Send
-
-from halley.transports.asgi import respond
 from halley.transports.compression import LEAST_BYTES, SMALL, VARY, coding_of, encoder
+from halley.transports.exchange import Endpoint, Exchange, HeadOf
 from halley.transports.guard import TEXT_HEADERS
-from halley.transports.head import Header, route_path
+from halley.transports.head import Headers
 
 _ROOM = Path(__file__).resolve().parents[2]
 FOLDERS = (_ROOM / "static", _ROOM.parent.parent / "static")
@@ -31,12 +29,16 @@ _SECURITY_POLICY = (
 """Of all pages, the JSONP page too: a link that names a foreign server must not run its scripts in this origin."""
 
 
+_TEXT: Final = Headers(*TEXT_HEADERS)
+_NOT_ALLOWED: Final = Headers(*TEXT_HEADERS, (b"allow", b"GET, HEAD"))
+
+
 class _File(NamedTuple):
     """A file as it is sent, in one coding or in none; `codings` has it in others, as they have been asked for."""
 
     content: bytes
     etag: bytes
-    headers: list[Header]
+    headers: Headers
     codings: dict[str, _File]
 
     def encoded(self, coding: str) -> _File:
@@ -47,38 +49,35 @@ class _File(NamedTuple):
             compressor = encoder(coding, SMALL)
             content = compressor.compress(self.content) + compressor.flush()
             etag = b'%b-%b"' % (self.etag[:-1], coding.encode())
-            headers = [(name, etag if name == b"etag" else value) for name, value in self.headers]
+            headers = [(name, etag if name == b"etag" else value) for name, value in self.headers.pairs]
             headers.append((b"content-encoding", coding.encode()))
             is_smaller = len(content) < len(self.content)
-            self.codings[coding] = _File(content, etag, headers, {}) if is_smaller else self
+            self.codings[coding] = _File(content, etag, Headers(*headers), {}) if is_smaller else self
         return self.codings[coding]
 
 
-class Pages:
-    """An ASGI application that serves the files of `folder`, by default those of `FOLDERS`."""
+class Pages(Endpoint):
+    """Serves the files of `folder`, by default those of `FOLDERS`, at all paths that are of no other route."""
 
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or next((place for place in FOLDERS if place.is_dir()), None)
         self._files = {} if folder is None else _files_of(folder)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
+    def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:  # noqa: ARG002
         """Serve one file; a path that has none is answered with 404 and a fixed text, for any method."""
-        file = self._files.get(route_path(scope))
+        known = head()
+        file = self._files.get(known.own_path)
         if file is None:
-            await respond(send, 404, [*TEXT_HEADERS], b"not found")
-            return
-        if scope["method"] not in ("GET", "HEAD"):
-            await respond(
-                send, 405, [*TEXT_HEADERS, (b"allow", b"GET, HEAD")], b"method not allowed; expected GET or HEAD"
-            )
-            return
-        file = file.encoded(coding_of(scope))
-        known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
-        if file.etag in (tag.strip().removeprefix(b"W/") for tag in known.split(b",")):
-            await send({"type": "http.response.start", "status": 304, "headers": file.headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await respond(send, 200, file.headers, file.content)
+            exchange.respond(404, _TEXT, b"not found")
+        elif known.method not in ("GET", "HEAD"):
+            exchange.respond(405, _NOT_ALLOWED, b"method not allowed; expected GET or HEAD")
+        else:
+            file = file.encoded(coding_of(known))
+            tags = known.fields.get(b"if-none-match", b"").split(b",")
+            if file.etag in (tag.strip().removeprefix(b"W/") for tag in tags):
+                exchange.respond(304, file.headers)
+            else:
+                exchange.respond(200, file.headers, file.content)
 
 
 @lru_cache(maxsize=2)
@@ -107,4 +106,4 @@ def _read(path: Path) -> _File:
     ]
     if len(content) >= LEAST_BYTES:
         headers.append(VARY)
-    return _File(content, etag, headers, {})
+    return _File(content, etag, Headers(*headers), {})

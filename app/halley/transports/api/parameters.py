@@ -1,7 +1,7 @@
 """The parameters in the query of a request to an HTTP API.
 
 A wrong one is answered with one fixed sentence, which repeats nothing that was sent but the name of an unknown one.
-Starlette's `query_params` take the last of two with one name, and replace what is not UTF-8.
+Of two with one name neither is taken, and nothing that is not UTF-8 is replaced.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from urllib.parse import parse_qsl
-
-from starlette.requests import Request
 
 from halley.transports.guard import Rejection
 
@@ -84,6 +82,6 @@ def bad_parameter(name: str, expected: str) -> Rejection:
     return Rejection(400, f"{name}: expected {expected}")
 
 
-def check_no_parameters(request: Request) -> None:
+def check_no_parameters(query_string: bytes) -> None:
     """Check that the query is empty. Raises `Rejection`."""
-    parameters(request.scope["query_string"], {}, NONE_KNOWN)
+    parameters(query_string, {}, NONE_KNOWN)

@@ -1,87 +1,81 @@
-"""The responses of the HTTP APIs: all content of the log and of access rules, in one piece or in several."""
+"""A request to an HTTP API, and its response: content of the log or of access rules, in one piece or in several."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Final
 
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
-
-from halley import telemetry
-from halley.transports.api.identity import caller_of
-from halley.transports.asgi import host_connection
-from halley.transports.bodies import disconnected
+from halley.transports.api.archive import ELSEWHERE, Archive, LocalArchive
+from halley.transports.api.identity import Caller
+from halley.transports.compression import LEAST_BYTES, QUICK, VARY, coding_of, compressed, compressed_pieces, encoder
+from halley.transports.exchange import Exchange, respond_by
 from halley.transports.guard import Rejection
-from halley.transports.head import UNCACHED, Header
-from halley.transports.middleware import Begun, GuardedResponse, cors_in
+from halley.transports.head import CONTENT_LENGTH, UNCACHED, Head, Header, Headers
 
-PRIVATE = (
+PRIVATE: Final[tuple[Header, ...]] = (
     *UNCACHED,
     (b"cross-origin-resource-policy", b"same-origin"),  # no page of another site embeds it; CORS is another matter
 )
-_CUT_S = 1.0
 
 
-class Content(GuardedResponse):
-    """A response that is complete; `more` are further headers."""
+@dataclass(slots=True, eq=False)
+class ApiRequest:
+    """A request to an API: its exchange, head and body, who calls, and the log that it is about, if it is about one.
 
-    def __init__(self, request: Request, content_type: bytes, body: bytes, *more: Header) -> None:
-        super().__init__(request, body, (b"content-type", content_type), *PRIVATE, *more)
-
-
-class Stream(StreamingResponse):
-    """A response whose body is sent piece by piece.
-
-    It ends without its last chunk if a piece cannot be made or its reader has lost the right to it, so that it is not
-    taken for complete, or if the peer reads nothing for `write_s` seconds. Halley's own host has such a deadline
-    itself; other servers may wait forever.
+    `below` is the part of the path behind that of its route. With `compresses` the response is in the coding that the
+    client wants most.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        content_type: bytes,
-        pieces: AsyncGenerator[bytes, None],
-        *more: Header,
-        write_s: float,
-        status: int = 200,
+    exchange: Exchange
+    head: Head
+    body: bytes
+    caller: Caller
+    below: str
+    log: Archive | None
+    compresses: bool
+
+    @property
+    def archive(self) -> Archive:
+        """The log."""
+        assert self.log is not None  # the API is about one
+        return self.log
+
+    @property
+    def local_archive(self) -> LocalArchive:
+        """The log with all its rows. Raises `Rejection` (409) where they are on other servers only."""
+        local = self.archive.local
+        if local is None:
+            raise Rejection(409, ELSEWHERE)
+        return local
+
+    @property
+    def base_url(self) -> str:
+        """The server's URL without a slash at the end, as the caller wrote it; the guard has checked the host."""
+        return f"{self.head.scheme}://{self.head.headers['host']}{self.head.root}"
+
+    async def respond(self, content_type: bytes, body: bytes | None, *more: Header) -> None:
+        """Respond with content that is complete; without, to HEAD, its length is not known. Raises `Rejection`."""
+        last: list[Header] = []
+        if self.compresses:
+            coding = coding_of(self.head)
+            if coding and body is not None and len(body) >= LEAST_BYTES:
+                body = await compressed(encoder(coding, QUICK), body, is_last=True)
+                last.append((b"content-encoding", coding.encode()))
+            last += [VARY] if body is None else [CONTENT_LENGTH, VARY]
+        self.caller.begin_response()
+        self.exchange.respond(200, Headers((b"content-type", content_type), *PRIVATE, *more), body, last)
+
+    async def respond_by(
+        self, content_type: bytes, pieces: AsyncGenerator[bytes, None], *more: Header, status: int = 200
     ) -> None:
-        super().__init__(pieces, status)
-        self.raw_headers += [(b"content-type", content_type), *PRIVATE, *cors_in(request.scope), *more]
-        self._caller = caller_of(request)
-        self._pieces = pieces
-        self._write_s = write_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response (ASGI). Raises `Begun` if it fails half-way, `Rejection` before it has begun."""
-        connection = host_connection(scope)
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async with aclosing(self._pieces):
-                async for piece in self._pieces:
-                    async with asyncio.timeout(None if connection is not None else self._write_s):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except Exception as error:
-            if isinstance(error, Rejection) and not self._caller.has_begun:  # a middleware has kept its head back
-                raise
-            if not isinstance(error, TimeoutError | Rejection):
-                telemetry.fault("request", error)
-            if connection is not None:  # another server ends the connection when no more events are sent
-                connection.cut("log")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CUT_S):
-                        await disconnected(receive)
-            raise Begun from error
-        await send({"type": "http.response.body", "body": b""})
-
-
-def base_url(request: Request) -> str:
-    """The server's URL without a slash at the end, as the caller wrote it; the guard has checked the host.
-
-    Starlette's `base_url` lacks the path at which this application is mounted.
-    """
-    root: str = request.scope.get("root_path", "").rstrip("/")
-    return f"{request.scope['scheme']}://{request.headers['host']}{root}"
+        """Respond piece by piece. Raises `Rejection` before the first, and `Disconnected` (`exchange.respond_by`)."""
+        every = [*more]
+        if self.compresses:
+            coding = coding_of(self.head)
+            first = await anext(pieces, b"")
+            is_worth_it = bool(coding) and len(first) >= LEAST_BYTES
+            pieces = compressed_pieces(first, pieces, encoder(coding, QUICK) if is_worth_it else None)
+            every += [(b"content-encoding", coding.encode()), VARY] if is_worth_it else [VARY]
+        self.caller.begin_response()
+        await respond_by(self.exchange, status, Headers((b"content-type", content_type), *PRIVATE), pieces, every)
