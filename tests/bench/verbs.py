@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from bench.calls import calls_table, measure_calls
 from bench.cluster import ClusterPlan, measure_cluster
 from bench.cluster_result import cluster_table
 from bench.growth import DIMENSIONS, SUFFIXES, Growth, check_plotting, grow, growth_table, plot
@@ -350,6 +351,18 @@ async def _profiled(load: str) -> int:
         say(str(error))
         return FAILED
     return DONE
+
+
+@main.command("calls")
+@click.option("--list", "is_list", is_flag=True, help="Also print each file with its number of calls, in their order.")
+@result_options
+def calls_verb(*, is_list: bool, is_json: bool, saved: dict[str, Any] | None) -> None:
+    """Count the calls of Halley's functions, and the files that these are in, of one publish to four receivers.
+
+    The publish is by POST /events and by POST /bayeux, recorded and not recorded; the first request of its connection,
+    and repeated on it.
+    """
+    print_measured(measure_calls, partial(calls_table, is_list=is_list), is_json=is_json, saved=saved)
 
 
 @main.command("pipeline")
