@@ -196,7 +196,8 @@ def _units_of(done: Sequence[dict[str, Any]], folder: Path, kept_in: Path | None
         loop, *others = [_total(file) / each["units"] for file in files]
         units[load] = Unit(each["text"], round(loop))
         if any(others):
-            units[f"{load}-writer"] = Unit("The same, in the history's thread.", round(sum(others)))
+            thread = each.get("thread", "writer")  # a commit that is counted may have the writer's alone
+            units[f"{load}-{thread}"] = Unit(f"The same, in the thread of the history's {thread}.", round(sum(others)))
         for thread, file in enumerate(files if kept_in else (), 1):
             shutil.copy(file, f"{kept_in}/{load}-{thread}.callgrind")
     return units

@@ -36,7 +36,7 @@ _NOW_S = [1_000.0]
 time.monotonic = cast("Callable[[], float]", partial(getitem, _NOW_S, 0))
 
 import uvloop  # noqa: E402
-from bench import socket_loads  # noqa: E402
+from bench import http_loads, socket_loads  # noqa: E402
 from bench.stand_in_stream import begin_front  # noqa: E402
 from bench.websocket_load import BINARY, frame  # noqa: E402
 
@@ -57,6 +57,9 @@ from halley.settings import History, Log, Nt4, Settings  # noqa: E402
 
 _TURN_S = 0.02
 """Seconds between the turns in which clients send; more than the period of a NetworkTables subscriber."""
+
+_NEVER_S = 1e9
+"""Seconds between sweeps: the first request that is served by ASGI starts the sweeper."""
 
 _WARM_UP_ROUNDS = 3
 """Rounds before the one that is counted: then the interpreter has specialized its bytecode, and caches are filled."""
@@ -148,6 +151,19 @@ class Client:
         self._wire.written.clear()
         return received
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    def listen(self, received: Callable[[], object]) -> None:
+        """Call `received` from now on when the server has written."""
+
+        def write(data: Any) -> None:
+            self._wire.written.append(data)
+            received()
+
+        self._wire.write = write  # type: ignore[method-assign]
+
     async def ask(self, data: bytes) -> bytes:
         """Send bytes, and return what is received for them."""
         self.send(data)
@@ -190,7 +206,7 @@ class Simulation:
 
     def __init__(self, **changed: Any) -> None:
         """Make a server with the default settings, except for those that are `changed`; without a history."""
-        settings = replace(Settings(history=History(enabled=False)), **changed)
+        settings = replace(Settings(history=History(enabled=False), sweep_s=_NEVER_S), **changed)
         self._has_history = settings.history.enabled
         self.halley = Halley(settings)
         self.clients: list[Client] = []
@@ -198,6 +214,10 @@ class Simulation:
         self._host = HalleyServer(server, ServerContext(settings.limits, server.broker.hits))
         self._host.config.load()
         server.lifecycle.open()
+
+    def connect(self) -> Client:
+        """Open a connection."""
+        return Client(self._host)
 
     async def session(self, *channels: int) -> Session:
         """Open a Bayeux session."""
@@ -221,7 +241,7 @@ class Simulation:
 
     async def web_socket(self, path: str, subprotocol: str, *messages: bytes) -> Client:
         """Open a WebSocket; send some frames, to each of which there is an answer."""
-        client = Client(self._host)
+        client = self.connect()
         answer = await client.ask(
             f"GET {path} HTTP/1.1\r\nHost: {_HOST}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -254,7 +274,8 @@ class Load:
     """A load of `units`, which are the same in each round.
 
     `turns` makes what is sent in a round; then the receivers must have received `mark` so many times, by default once a
-    unit. `settle` returns when everything that was sent in a turn is answered.
+    unit. `settle` returns when everything that was sent in a turn is answered. `thread` is whose the other thread is
+    of the history, if one has work.
     """
 
     units: int
@@ -263,6 +284,7 @@ class Load:
     mark: bytes
     marks: int = 0
     settle: Callable[[], Coroutine[Any, Any, None]] = _turns
+    thread: str = "writer"
 
     async def send(self, turns: list[Turn]) -> None:
         """Send what `turns` has made."""
@@ -419,7 +441,7 @@ async def events_fanout() -> Load:
     """Streams of events, one publish to 200 of them, one at a time: each delivery."""
     simulation = Simulation()
     for _ in range(200):
-        stream = Client(simulation._host)
+        stream = simulation.connect()
         assert _STREAM in await stream.ask(f"GET /events/bench/000000 HTTP/1.1\r\nHost: {_HOST}\r\n\r\n".encode())
         simulation.clients.append(stream)
     publisher = await simulation.session()
@@ -534,6 +556,8 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "bayeux-publish-changed": bayeux_publish_changed,
     "bayeux-batch": bayeux_batch,
     "bayeux-durable": bayeux_durable,
+    "bayeux-post": http_loads.bayeux_post(Simulation, Load),
+    "bayeux-post-new": http_loads.bayeux_post_new(Simulation, Load),
     "bayeux-socket-fanout": socket_loads.fanout(Simulation, Load),
     "bayeux-socket-publish": socket_loads.publish(Simulation, Load),
     "wamp-publish": wamp_publish,
@@ -541,6 +565,9 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "wamp-fanout": wamp_fanout,
     "wamp-fanout-single": wamp_fanout_single,
     "events-fanout": events_fanout,
+    "events-post": http_loads.events_post(Simulation, Load),
+    "events-post-new": http_loads.events_post_new(Simulation, Load),
+    "history-get": http_loads.history_get(Simulation, Load),
     "nt4": nt4,
     "cluster": cluster,
     "cluster-publish": cluster_publish,
@@ -575,7 +602,8 @@ def _run(name: str, marks: Any) -> dict[str, Any]:
         for _ in range(_PROFILED_ROUNDS):
             run(profile.enable, profile.disable)
         pstats.Stats(profile).sort_stats("tottime").print_stats(_PROFILED_LINES)
-    return {"load": name, "text": LOADS[name].__doc__, "units": load.units, "pid": os.getpid()}
+    text = LOADS[name].__doc__
+    return {"load": name, "text": text, "units": load.units, "thread": load.thread, "pid": os.getpid()}
 
 
 def main() -> None:
