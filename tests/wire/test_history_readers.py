@@ -192,9 +192,9 @@ async def test_a_read_ends_when_its_peer_is_gone(name, tmp_path):
         await put(served, 1)
         await door.open(served)
         reads = []
-        read, rows = archive.history.read, archive.history.rows
+        read, rows = archive.history.read, archive.rows
         archive.history.read = lambda asked: reads.append(asked) or read(asked)
-        archive.history.rows = lambda *bounds: reads.append(bounds) or rows(*bounds)
+        archive.rows = lambda *bounds: reads.append(bounds) or rows(*bounds)
         async with blocked(archive):
             await door.ask()
             await until(lambda: archive.readers.waiting == 1)

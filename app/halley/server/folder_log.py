@@ -20,9 +20,7 @@ from halley.history.damage import Damage
 from halley.history.folder import FolderUnusable, is_of_keeper
 from halley.history.history import History
 from halley.history.rewriting import concerned_by
-from halley.history.row_filter import RowFilter
 from halley.history.rules import NEVER
-from halley.history.stored import Stored
 from halley.protocols.contract import Count
 from halley.server.commit_reports import CommitReports
 from halley.server.readers import Readers
@@ -79,6 +77,11 @@ class FolderLog:
             self.reports.put,
             is_replica=erasing is not None,  # other servers have what is lost here
         )
+        self.folder = history.folder.path  # absolute
+        # of `LocalArchive`, with the properties and methods below
+        self.archive = self.local = self
+        self.log_id, self.rows, self.next_rows = history.log_id, history.rows, history.next_rows
+        self.settle = self.reports.settle
         now = monotonic()
         for each in history.recent_keys():
             broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
@@ -133,26 +136,6 @@ class FolderLog:
     # The interface `LocalArchive`
 
     @property
-    def archive(self) -> FolderLog:
-        """This log itself: its pages are read from its own folder."""
-        return self
-
-    @property
-    def local(self) -> FolderLog:
-        """This log itself: all of its rows are on this server."""
-        return self
-
-    @property
-    def folder(self) -> Path:
-        """The absolute path of the data folder, which has the segments."""
-        return self.history.folder.path
-
-    @property
-    def log_id(self) -> str:
-        """The unique id of this log."""
-        return self.history.log_id
-
-    @property
     def start(self) -> int:
         """The first offset that is still on disk, even if it is too old to be shown to clients."""
         return self.history.start
@@ -177,10 +160,6 @@ class FolderLog:
         """The consumers of the log, by name, each with the offset that it reads next."""
         return self.history.consumers.positions
 
-    async def settle(self) -> None:
-        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
-        await self.reports.settle()
-
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
         await self._in_upkeep(lambda: self.history.consumers.report(consumer, offset))
@@ -199,13 +178,10 @@ class FolderLog:
 
     async def read(self, query: Query, reader: Reader) -> Page:
         """One page of the history, when it is the reader's turn; see `Archive.read`."""
-        return await self._read(reader, lambda: self.history.read(query), query)
+        return await self.in_thread(reader, lambda: self.history.read(query), query)
 
-    async def in_thread(self, reader: Reader, work: Callable[[], Result]) -> Result:
-        """Have a reader thread do blocking `work`; see `LocalArchive.in_thread`."""
-        return await self._read(reader, work, None)
-
-    async def _read(self, reader: Reader, work: Callable[[], Result], query: Query | None) -> Result:
+    async def in_thread(self, reader: Reader, work: Callable[[], Result], query: Query | None = None) -> Result:
+        """Have a reader thread do blocking `work`; see `LocalArchive.in_thread`, and `Readers.do` for `query`."""
         try:
             return await self.readers.do(reader, work, query)
         except TimeoutError:
@@ -213,14 +189,6 @@ class FolderLog:
         except OSError as error:  # no file descriptor is free, for example
             telemetry.log.error("history_unreadable", reason=str(error))
             raise
-
-    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
-        return self.history.rows(first, last)
-
-    def next_rows(self, first: int, last: int, wanted: RowFilter) -> tuple[list[Stored], int]:
-        """The next of the wanted rows between two offsets, and the last offset read; see `LocalArchive.next_rows`."""
-        return self.history.next_rows(first, last, wanted)
 
     async def absent(self) -> Sequence[str]:
         """Other servers with this log that have not erased what was erased; see `LocalArchive.absent`."""

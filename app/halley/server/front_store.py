@@ -46,6 +46,7 @@ class FrontStore:
         self._reports.deliver_to(self.log.writer)
         self.healers = (self.log.missed,)
         self.archive = self
+        self.settle = self._reports.settle
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -76,10 +77,6 @@ class FrontStore:
     def head(self) -> int:
         """The last committed offset that was reported to the broker."""
         return self._reports.head
-
-    async def settle(self) -> None:
-        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
-        await self._reports.settle()
 
     async def read(self, query: Query, reader: Reader) -> Page:
         """One page, from a keeper, when it is the reader's turn there; see `Archive.read`."""

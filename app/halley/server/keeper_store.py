@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 
-from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure
 from halley.cluster.applied import document, due_erasures, name_of_erasure
@@ -60,10 +59,10 @@ class KeeperStore:
         except (OSError, sqlite3.Error, CannotPurge) as error:
             self._history.close()
             raise FolderUnusable(f"{self.archive.folder} cannot be used as data folder: {error}") from error
-        self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self._history, self.erasures, self)
-        self._reports.deliver_to(self)
+        self.refused = self.log.writer.refused  # of `commit_reports.Outcomes`, as `committed`
+        self.archive.reports.deliver_to(self)
         self._keeper = Keeper(node.nats, self._history, self.archive.in_thread, self.state)
         began = node.applied.sequence
         self._repair = Repair(node.members, self._history, lambda: max(self.erasures.last, began))
@@ -115,10 +114,6 @@ class KeeperStore:
         if not self.log.is_diverged:
             self._keeper.wrote()
         self.log.writer.committed(group, first, now)
-
-    def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
-        """Pass on to the node's log what could not be written."""
-        self.log.writer.refused(group, refusal, now)
 
     def look(self, now: float) -> None:
         """Do what is due of the log, and announce that this node keeps it."""
