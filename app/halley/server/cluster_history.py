@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from halley import telemetry
 from halley.broker.broker import Broker
-from halley.broker.errors import HistoryUnavailable
 from halley.cluster.consistency import FRAMES, LOG_ID, digests
 from halley.cluster.exchange import Exchange
 from halley.cluster.frames import VERSION
@@ -21,6 +20,7 @@ from halley.cluster.stream import CannotJoin as NotJoined
 from halley.cluster.stream import NotReady
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
+from halley.server.folder_log import FolderLog
 from halley.server.front_store import FrontStore
 from halley.server.keeper_store import KeeperStore
 from halley.server.nt4_home import Nt4Home
@@ -62,12 +62,15 @@ def _joined(joining: Coroutine[Any, Any, Result]) -> Result:
 
 
 class ClusterHistory:
-    """The log of a node while it is open (`HistoryService`); the events of the stream go to its `store`."""
+    """The log of a node while it is open (`history.AnyLog`); the events of the stream go to its `store`."""
+
+    reasons = (*FolderLog.reasons, "auth", "cluster_diverged", "nats_away", "no_keeper", "no_leader", "stream_full")
 
     def __init__(self, store: KeeperStore | FrontStore, others: OtherNodes) -> None:
         """`others` gets the way to the other nodes."""
         self._store = store
         self.archive = store.archive
+        self.figures = store.archive.figures
         self._log = log = store.log
         self._erasures = erasures = store.erasures
         node = store.node
@@ -86,7 +89,7 @@ class ClusterHistory:
         members.observe(log.direct.compare)
         members.report("healing", self._healing)
         members.report("keeps", lambda: not options.front)
-        members.report("refusal", lambda: None if (refusal := self.refusal) is None else refusal.cause)
+        members.report("refusal", lambda: self.refusal or None)
         members.report(FRAMES, lambda: VERSION)
         members.report("settings", lambda: digests(others.settings()))
         for name, value in store.heartbeat.items():
@@ -115,9 +118,10 @@ class ClusterHistory:
         return self._store.describe(f"node {self._options.node} of the cluster {self._options.space}")
 
     @property
-    def refusal(self) -> HistoryUnavailable | None:
-        """What a durable publish is refused with at present, if it is."""
-        return self._log.refusal
+    def refusal(self) -> str:
+        """Why durable publishes are refused at present; "" while they are taken."""
+        refusal = self._log.refusal
+        return "" if refusal is None else refusal.cause
 
     @property
     def is_ready(self) -> bool:
@@ -143,7 +147,7 @@ class ClusterHistory:
         """Wait for what is on its way to the stream, leave the cluster, and close the log."""
         if self._nt4 is not None:
             await self._nt4.close()
-        if self.refusal is None:
+        if not self.refusal:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.archive.settle()

@@ -24,7 +24,7 @@ from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
 from halley.server.application import Application
 from halley.server.folder_log import FolderLog
-from halley.server.history import HistoryService, Opening
+from halley.server.history import AnyLog, HistoryService, Opening
 from halley.server.lifecycle import Lifecycle
 from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
@@ -73,7 +73,7 @@ class Server:
         )
         node = settings.cluster.node if settings.cluster.urls else None
         self.others = others = None if node is None else OtherNodes(node, lambda: self.settings)
-        self.history = HistoryService(settings, self.broker, self._wake, _opening(others))
+        self._history = HistoryService(settings, self.broker, self._wake, _opening(others))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker, node)
         self.broker.add_observer(session_log)
@@ -89,7 +89,7 @@ class Server:
             identities=self.access,
             connection_types=_connection_types(settings, self.guard),
             new_id=lambda: prefix + new_id(),
-            read=self.history.read,
+            read=self._history.read,
             node_of=None if others is None else others.node_of,
             lazy=settings.lazy,
         )
@@ -100,7 +100,7 @@ class Server:
             self.access,
             self.hooks,
             self.guard,
-            self.history,
+            self._history,
             waits,
             session_log,
             self._bayeux,
@@ -110,10 +110,10 @@ class Server:
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
             self.broker.add_holder(PersistentTopics.of(settings))
-        self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
+        self.services: list[Service] = [self._history, *(each for mount in self.mounts for each in mount.services)]
         # The pump need not ask the protocols without turns of their own in each turn of the loop.
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
-        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
+        self.ticker = Ticker(self.broker, self.protocols, self._history, system_events, settings.ticks, others)
         self._sharing = Sharing(self.broker)
         self._hosts_sweeps: list[Sweep] = []
         slow: list[Sweep] = [self.broker.rates.sweep]
@@ -151,6 +151,11 @@ class Server:
     def settings(self) -> Settings:
         """The settings that count now."""
         return self.reloading.settings
+
+    @property
+    def history(self) -> AnyLog:
+        """The log of the server; where none is open, one that says so."""
+        return self._history.log
 
     def protocol(self, name: str) -> WireProtocol | None:
         """The protocol of that name; None if the server does not speak it."""

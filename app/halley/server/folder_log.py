@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 from halley import telemetry
 from halley.broker.broker import Broker
-from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import SECONDS_TO_2026, Publications
 from halley.broker.ports import Erasure, Page, Query, Reader
 from halley.history.consumers import Overtaken
@@ -44,13 +43,14 @@ class Erasing(Protocol):
 
 
 class FolderLog:
-    """An open log in a data folder: the log of a single server (`HistoryService`), and what a keeper stores.
+    """An open log in a data folder: the log of a single server (`history.AnyLog`), and what a keeper stores.
 
     It implements `transports.api.archive.LocalArchive`.
     """
 
     is_ready = True
     must_end = ""
+    reasons: tuple[str, ...] = "disk", "free_bytes", "moved"
 
     def __init__(
         self, settings: Settings, broker: Broker, flush: Callable[[], None], erasing: Erasing | None = None
@@ -115,9 +115,10 @@ class FolderLog:
         return str(self.folder)
 
     @property
-    def refusal(self) -> HistoryUnavailable | None:
-        """What a durable publish is refused with at present, if it is."""
-        return self.history.refusal
+    def refusal(self) -> str:
+        """Why durable publishes are refused at present; "" while they are taken."""
+        refusal = self.history.refusal
+        return "" if refusal is None else refusal.cause
 
     def listen(self) -> None:
         """Carry reports to the event loop from now on; call it on the running loop."""
@@ -223,7 +224,8 @@ class FolderLog:
         """Do nothing: all periodic work is done once a second."""
 
     def look(self, now: float) -> None:
-        """Log what has changed, and let retention take a step; to be called once a second."""
+        """Log what has changed, have the broker know the log's size, and let retention take a step; once a second."""
+        self._broker.commits.measured(self.history.bytes, self.start, now)
         self._log_changes()
         if self._retaining is None or self._retaining.done():
             self._retaining = asyncio.get_running_loop().run_in_executor(self._upkeep, self._retain, now)

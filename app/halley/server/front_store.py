@@ -83,8 +83,9 @@ class FrontStore:
         return await self._keepers.read(query, self._options.read_s, reader.sharer)
 
     def look(self, now: float) -> None:
-        """See which keepers are there."""
+        """See which keepers are there, and how much they have."""
         self._front.look(now)
+        self.node.broker.commits.measured(self.figures()["bytes"], self.start, now)
 
     async def _erase(self, due: Due) -> int:
         """Erase the events from the memory of this node."""

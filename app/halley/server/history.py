@@ -1,4 +1,4 @@
-"""The history as the other parts of a server have it, whether it is in a data folder, at other servers, or off."""
+"""The log of a server while it is open, in a data folder or at other servers, and what stands for it otherwise."""
 
 from __future__ import annotations
 
@@ -19,82 +19,92 @@ if TYPE_CHECKING:  # a server that runs alone imports nothing of clusters
 
 _LOOK_S = 1.0
 
-_OF_ANY = "disk", "free_bytes", "moved"
-_OF_NODES = "auth", "cluster_diverged", "nats_away", "no_keeper", "no_leader", "stream_full"
-"""Reasons that are exported as 0 too: an alert must be able to distinguish "none" from "unknown"."""
+
+class ClosedLog:
+    """The log of a server whose history is off, or not open: it has nothing and refuses nothing.
+
+    Every log has these members; `str()` says where the history is, for the terminal.
+    """
+
+    is_ready = True
+    """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
+
+    must_end = ""
+    """Why the server has to end, a line for its operator; "" if it has not."""
+
+    refusal = ""
+    """Why durable publishes are refused at present, as one word; "" while they are taken."""
+
+    reasons: tuple[str, ...] = ()
+    """What `refusal` may be; exported as 0 too: an alert must be able to distinguish "none" from "unknown"."""
+
+    def __str__(self) -> str:
+        return "off, events are kept in memory only"
+
+    @property
+    def archive(self) -> Archive:
+        """What can be read of the log. Raises `NoHistory` while it is not open."""
+        raise NoHistory
+
+    def figures(self) -> dict[str, Any] | None:
+        """The figures that ticks show of the log; None while it is not open."""
+        return None
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the log's own metrics."""
+        yield from ()
+
+    def listen(self) -> None:
+        """Carry reports to the running event loop from now on."""
+
+    def sweep(self, now: float) -> None:
+        """Do what is due a few times a second."""
+
+    def look(self, now: float) -> None:
+        """Do what is due once a second."""
+
+    async def close(self) -> None:
+        """Write the queued events, report them to the broker, and close the log."""
 
 
-OpenLog: TypeAlias = "FolderLog | ClusterHistory"
-"""The log of a server while it is open; `str()` says where the history is, for the terminal."""
+AnyLog: TypeAlias = "FolderLog | ClusterHistory | ClosedLog"
 
-Opening = Callable[[Settings, Broker, Callable[[], None]], OpenLog]
+Opening = Callable[[Settings, Broker, Callable[[], None]], AnyLog]
+
+_CLOSED = ClosedLog()
 
 
 class HistoryService:
-    """The history of one server (`protocols.Service`); every reader has it, also where the settings turn it off.
+    """Opens and closes the log with the server (`protocols.Service`); `log` is the one that there is at present.
 
     `flush` is called in each turn that has reported commits to the broker. `opening` opens the log.
     """
 
     def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], opening: Opening) -> None:
+        self.log: AnyLog = _CLOSED
         self._opening = opening
         self._settings = settings
         self._broker = broker
         self._flush = flush
-        self._log: OpenLog | None = None
         self._is_listening = False  # the writer's reports are carried to the event loop
         self._looked_at = 0.0
         self._logged_reason = ""
 
-    @property
-    def log(self) -> OpenLog:
-        """The log. Raises `NoHistory` while it is not open."""
-        if self._log is None:
-            raise NoHistory
-        return self._log
-
-    @property
-    def archive(self) -> Archive:
-        """What can be read of the log. Raises `NoHistory` while it is not open."""
-        return self.log.archive
+    # For what is composed before the log is open
 
     async def read(self, query: Query, reader: Reader) -> Page:
         """One page of the history; see `Archive.read`. Raises `NoHistory` too."""
-        return await self.archive.read(query, reader)
+        return await self.log.archive.read(query, reader)
 
     async def page(self, query_of: Callable[[int], Query | None], reader: Reader) -> Page | None:
         """One page after all earlier publications have been settled, as WAMP reads it. Raises `NoHistory` too.
 
         `query_of` gets the last position at that time and returns the query; the page is None if the query is.
         """
-        archive = self.archive
+        archive = self.log.archive
         await archive.settle()
         query = query_of(archive.head)
         return None if query is None else await archive.read(query, reader)
-
-    def figures(self) -> dict[str, Any] | None:
-        """The figures that ticks show of the log; None while it is not open."""
-        return None if self._log is None else self._log.archive.figures()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
-        return self._log is None or self._log.is_ready
-
-    @property
-    def refusal(self) -> str:
-        """Why durable publishes are refused at present, as one word; "" while they are taken."""
-        refusal = None if self._log is None else self._log.refusal
-        return "" if refusal is None else refusal.cause
-
-    @property
-    def must_end(self) -> str:
-        """Why the server has to end, a line for its operator; "" if it has not."""
-        return "" if self._log is None else self._log.must_end
-
-    def __str__(self) -> str:
-        """Where the history is, for the terminal."""
-        return "off, events are kept in memory only" if self._log is None else str(self._log)
 
     # protocols.Service
 
@@ -103,36 +113,31 @@ class HistoryService:
 
         Raises `BadRecord`, `CannotJoin`, `FolderLocked`, `FolderUnusable`.
         """
-        if self._log is None and self._settings.history.enabled:
-            self._log = self._opening(self._settings, self._broker, self._flush)
-            self._logged_reason = ""
+        if self.log is _CLOSED and self._settings.history.enabled:
+            self.log = self._opening(self._settings, self._broker, self._flush)
             self._log_refusal()
-        if self._log is not None and not self._is_listening:
+        if not self._is_listening:
             try:
                 asyncio.get_running_loop()
             except RuntimeError:  # a server opens the log before its event loop runs, and calls again on it
                 return
-            self._log.listen()
+            self.log.listen()
             self._is_listening = True
 
     def sweep(self, now: float) -> bool:
         """Forget old keys, answer who has waited too long, and let the log do what is due; whether there is more."""
         has_more = self._broker.commits.keys.sweep(now)  # which are remembered without a log, too
-        if self._log is None:
-            return has_more
         has_more = self._broker.commits.expire(now) or has_more
-        self._log.sweep(now)
+        self.log.sweep(now)
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
-            self._log.look(now)
-            figures = self._log.archive.figures()
-            self._broker.commits.measured(figures["bytes"], figures["first"], now)
+            self.log.look(now)
             self._log_refusal()
         return has_more
 
     def _log_refusal(self) -> None:
         """Log when the log can no longer take events, and when it can again."""
-        reason = self.refusal
+        reason = self.log.refusal
         if reason != self._logged_reason:
             self._logged_reason = reason
             if reason:
@@ -141,17 +146,15 @@ class HistoryService:
                 telemetry.log.info("history_recovered")
 
     async def close(self) -> None:
-        """Write the queued events, report them to the broker, and close the log."""
-        log, self._log, self._is_listening = self._log, None, False
-        if log is not None:
-            await log.close()
+        """Close the log; nothing is read of it any more."""
+        log, self.log, self._is_listening, self._logged_reason = self.log, _CLOSED, False, ""
+        await log.close()
 
     def counts(self) -> Iterator[Count]:
         """Yield the log's own metrics, while it is open."""
-        if self._log is not None:
-            yield from self._log.counts()
-            reasons = dict.fromkeys((*_OF_ANY, *(_OF_NODES if self._settings.cluster.urls else ())), 0)
-            reason = self.refusal
-            now = reasons | ({reason: 1} if reason else {})
+        yield from self.log.counts()
+        refusal = self.log.refusal
+        refused = dict.fromkeys(self.log.reasons, 0) | ({refusal: 1} if refusal else {})
+        if refused:
             text = "Whether durable publishes are refused, by the reason."
-            yield Count("halley_history_unavailable", text, now, "reason", is_gauge=True)
+            yield Count("halley_history_unavailable", text, refused, "reason", is_gauge=True)

@@ -179,7 +179,7 @@ class Ticker:
     ) -> None:
         self._broker = broker
         self._protocols = protocols
-        self._archive = history
+        self._history_service = history
         self._options = options
         self._others = others
         merges = {
@@ -307,7 +307,7 @@ class Ticker:
         }
 
     def _history(self, elapsed_s: float) -> dict[str, Any] | None:
-        figures, commits = self._archive.figures(), self._broker.commits
+        figures, commits = self._history_service.log.figures(), self._broker.commits
         if figures is None:
             return None
         before, self._recorded = self._recorded, commits.recorded
