@@ -34,7 +34,7 @@ from halley.transports.endpoint import PostHead
 from halley.transports.exchange import Endpoint
 from halley.transports.routes import Admitted
 
-POST = Admitted(Endpoint(), PostHead(b"application/json", (), None), (), is_gzip=False)
+POST = Admitted(Endpoint(), PostHead(b"application/json", (), None))
 SOURCE = "192.0.2.1", "http"
 HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r\nAccept: */*\r\n\r\n"
 

@@ -119,7 +119,7 @@ def proxied() -> Filling:
     def look_up(head: bytes) -> None:
         token = head.split(b"token: ")[1].partition(b"\r")[0].decode()
         post = PostHead(b"application/json; charset=utf-8", (token[:40],), token)
-        admitted = Admitted(Endpoint(), post, ((b"x" * 27, token[:40].encode()),), is_gzip=False)
+        admitted = Admitted(Endpoint(), post, ((b"x" * 27, token[:40].encode()),))
         repeated = Repeated.of(head, head.count(b"\n") - 2, 10_000, admitted, (token[:20], "https"))
         if repeated is not None:
             session = BayeuxSession("0" * 40, House().engine.sessions, Outbox(1, 1), Settings().bayeux)

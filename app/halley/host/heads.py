@@ -16,7 +16,7 @@ import httptools
 
 from halley.settings import Limits
 from halley.transports.guard import Rejection
-from halley.transports.head import Head, Header, fields_of
+from halley.transports.head import Head, Header
 
 _PLAIN_TARGET = re.compile(rb"/[A-Za-z0-9/._~-]*")
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
@@ -121,7 +121,7 @@ def head_again(parser: Any, url: bytes, headers: Sequence[Header], *, keeps_upgr
     return b"\r\n".join((*lines, b"\r\n"))
 
 
-def head_at(method: str, target: bytes, headers: Sequence[Header], source: tuple[str, str], port: int) -> Head:
+def head_at(method: str, target: bytes, fields: dict[bytes, bytes], source: tuple[str, str], port: int) -> Head:
     """Return the head of a request that was received; `source` are the client's address and scheme.
 
     Raises `httptools.HttpParserError` for a target that is not a URL.
@@ -131,7 +131,8 @@ def head_at(method: str, target: bytes, headers: Sequence[Header], source: tuple
         url: Any = httptools.parse_url(target)  # whose path and query may be None
         path, query = url.path or b"/", url.query or b""  # RFC 9110, 4.2.3
     text = path.decode("ascii")
-    return Head(method, unquote(text) if "%" in text else text, query, fields_of(headers), *source, port, target)
+    address, scheme = source
+    return Head(method, unquote(text) if "%" in text else text, query, fields, address, scheme, port, target)
 
 
 def origin_form(target: bytes) -> bytes:

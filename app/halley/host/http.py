@@ -46,9 +46,9 @@ from halley.host.heads import (
     parser_for,
     version_of,
 )
-from halley.host.peer import HALF_CLOSED, SHUTTING_DOWN
+from halley.host.peer import BETWEEN, HALF_CLOSED, IN_BODY, IN_HEAD, SHUTTING_DOWN
 from halley.host.repeated import Repeated
-from halley.host.requests import BETWEEN, IN_BODY, IN_HEAD, Received, Serving, Site
+from halley.host.requests import Received, Serving, Site
 from halley.host.streams import Stream
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
 from halley.host.websocket import WebSocket
@@ -112,8 +112,9 @@ class Connection(Serving):
     def connection_made(self, transport: Any) -> None:
         """A peer has connected; the deadline of its first request starts now. Those of a proxy name their client."""
         super().connection_made(transport)
-        self._source = (self.address, self.scheme)
-        self._is_proxy = self.address in self._site.proxies
+        address = self.address
+        self._source = (address, self.scheme)
+        self._is_proxy = address in self._site.proxies
         self._idle_since = monotonic()
         self.shared.idle.add(self, self._idle_since)
         self._choose_timeout()
@@ -121,7 +122,7 @@ class Connection(Serving):
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, now or later, or discard them."""
         try:
-            if self._is_over:
+            if self.is_gone:
                 self._discarded_bytes += len(data)
                 if self._discarded_bytes > DISCARDED_BYTES:
                     self.cut("sends_on")
@@ -146,7 +147,7 @@ class Connection(Serving):
         """The peer has ended its stream: it is gone, unless it can still be answered."""
         if not self._can_still_answer():
             return super().eof_received()
-        self._closing = HALF_CLOSED
+        self._closing, self.is_over = HALF_CLOSED, True
         return True
 
     def _can_still_answer(self) -> bool:
@@ -155,7 +156,7 @@ class Connection(Serving):
         What waits for its peer is for one that is there. With TLS the end of a stream is that of both directions for
         most peers.
         """
-        if self._is_over or self.transport.is_closing() or self.transport.get_extra_info("sslcontext"):
+        if self.is_gone or self.transport.is_closing() or self.transport.get_extra_info("sslcontext"):
             return False
         return self.waiting is None and (self._is_answering or bool(self._unparsed or self._waiting))
 
@@ -169,7 +170,7 @@ class Connection(Serving):
         """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
         try:
             while self._unparsed and not self._is_busy():
-                if self._is_over or self.transport.is_closing():
+                if self.is_gone or self.transport.is_closing():
                     break
                 if monotonic() - now > SLICE_S:
                     return True
@@ -227,7 +228,8 @@ class Connection(Serving):
             self._refuse_piece(data, error)
         if upgrade_at >= 0:
             self._upgrade(data[upgrade_at:])
-        self._continue()
+        if self._received is not None:
+            self._continue()
         if self._stage != IN_HEAD:
             self._window = b""
         if self._stage == BETWEEN and not self._fed_bytes:
@@ -284,7 +286,8 @@ class Connection(Serving):
 
     def _hand_over(self, successor: WebSocket | Stream, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket or a stream."""
-        self._opening, self._is_over, self._is_parsing = None, True, False
+        self._opening, self.is_gone, self._is_parsing = None, True, False
+        self.is_over = True
         self.shared.idle.forget(self)
         self._set_timeout(None)
         self.transport.resume_reading()
@@ -311,7 +314,7 @@ class Connection(Serving):
 
     def _choose_timeout(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
-        if self._is_over or self._is_refused:  # then the deadline for its end may run
+        if self.is_gone or self._is_refused:  # then the deadline for its end may run
             return
         timeouts: TimeoutQueue[Requester] | None = None
         if self._is_busy():
@@ -381,15 +384,17 @@ class Connection(Serving):
         sockets = None if route is None else self._site.sockets.get(id(route))
         if sockets is not None and sockets.route.matches(text):
             method, fields = parser.get_method().decode("ascii"), fields_of(self.headers)
-            head = Head(method, text, query, fields, self.address, self.scheme, self.port)
-            self._opening = sockets.open(head, self.headers, version_of(parser), self.url)
+            head = Head(method, text, query, fields, self.address, self.scheme, self.port, self.url)
+            self._opening = sockets.open(head, self.headers, version_of(parser))
 
     def _admit(self, fields: dict[bytes, bytes]) -> None:
         """Admit the request whose head was received, or refuse it: now if nothing else is due before, else later."""
         parser, headers, site = self.parser, self.headers, self._site
         has_chunks = parser.get_http_version() != "1.0"  # a later version of HTTP/1 is served as 1.1
         source = site.proxies.client_of(self.address, self.scheme, headers) if self._is_proxy else self._source
-        head = head_at(parser.get_method().decode("ascii"), self.url, headers, source, self._client_port)
+        fields_once = fields if len(fields) == len(headers) else fields_of(headers)
+        port = 0 if self._is_proxy or self.client is None else self.client[1]
+        head = head_at(parser.get_method().decode("ascii"), self.url, fields_once, source, port)
         keeps_alive = has_chunks and head.method != "CONNECT" and bool(parser.should_keep_alive())
         expects_continue = has_chunks and fields.get(b"expect", b"").lower() == b"100-continue"
         received = Received(head, has_chunks=has_chunks, keeps_alive=keeps_alive, expects_continue=expects_continue)
@@ -426,15 +431,18 @@ class Connection(Serving):
             )
             if self._is_proxy and repeated is not None:
                 site.proxied.remember(self.address, self._window, repeated)
-        if head.method != "POST" and not (self._waiting or self._is_busy()):  # it has no use for a body
-            received.is_answered = True
+        if not ((head.method == "POST" and admitted.endpoint.takes_body) or self._waiting or self._is_busy()):
+            received.is_answered, received.expects_continue = True, False
             self._serve(received)
 
     def on_body(self, body: bytes) -> None:
         """Append a piece of the body."""
         received = self._received
         if received is not None and not received.is_answered and received.refusal is None:
-            received.add_body(body)
+            if received.body:
+                received.add_body(body)
+            else:
+                received.body = body
             if len(received.body) > self.shared.limits.body_bytes:
                 raise body_too_large()
 
@@ -449,7 +457,7 @@ class Connection(Serving):
         received, self._received = self._received, None
         if received is None or received.is_answered:
             return
-        if self._waiting or self._is_busy():
+        if self._waiting or self._is_answering or self.is_paused:
             self._waiting = (*self._waiting, received)
         else:
             self._serve(received)

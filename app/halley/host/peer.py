@@ -25,7 +25,7 @@ from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.kernel import unread_bytes
 from halley.host.repeated import Repeated
-from halley.host.responses import dated, head_lines, length_line, response, status_line
+from halley.host.responses import LENGTH_LINES, dated, head_lines, length_line, response, status_line
 from halley.host.timeouts import Requester, ServerContext
 from halley.transports.exchange import Disconnected
 from halley.transports.guard import TEXT_HEADERS, Rejection
@@ -38,6 +38,11 @@ SHUTTING_DOWN: Final = 2
 or behind the next response, since the server shuts down.
 """
 
+
+BETWEEN: Final = 0
+IN_HEAD: Final = 1
+IN_BODY: Final = 2
+"""Where the parser is: between two requests, or in a part of one."""
 
 _BODILESS: Final = (204, 304)
 _CHUNKED: Final = (b"transfer-encoding", b"chunked")
@@ -60,18 +65,22 @@ class Peer:
         "_is_answering",
         "_is_begun",
         "_is_head",
-        "_is_over",
         "_keeps_alive",
         "_read_by",
         "_settling",
         "_source",
+        "_stage",
         "_state",
         "_timeouts",
+        "_unparsed",
         "_unread_bytes",
+        "_waiting",
         "_was_cut",
         "client",
         "cors",
         "endpoint",
+        "is_gone",
+        "is_over",
         "is_paused",
         "repeated",
         "scheme",
@@ -91,19 +100,26 @@ class Peer:
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
         self._closing: int = STAYS_OPEN
-        self._is_over = False  # the peer has ended its stream, was refused or is gone: nothing more is served
+        self.is_gone = False  # the peer is gone, or was refused: nothing more is served
+        self.is_over = False  # or the peer has ended its stream
         self._was_cut = False
         self._discarded_bytes = 0  # received since it is over
         self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs, but for what is written
         self._idle_since = 0.0  # when the latest response was written
         self._source = ("", "http")  # the client's address and scheme
 
+        # What was received behind the request that is answered: whole requests, of which the last may be the refusal of
+        # what follows them, a part of one, and what is not parsed yet, or is too much for one turn.
+        self._waiting: tuple[Any, ...] = ()
+        self._stage: int = BETWEEN
+        self._unparsed: bytearray | None = None
+
         # Of the request that is answered
         self.endpoint: Any = None
         self.waiting: Any = None
         self.cors: tuple[Header, ...] = ()
         self.repeated: Repeated | None = None
-        self._is_answering = False  # it is complete, and not all of its response is written
+        self._is_answering = False  # it is complete, its response is not all written, and its peer may still read that
         self._is_begun = False  # the head of a response in pieces is written
         self._is_head = False
         self._has_chunks = True  # it is of HTTP/1.1
@@ -123,7 +139,7 @@ class Peer:
 
     def eof_received(self) -> bool:
         """The peer has ended its stream: it counts as gone, and the transport closes once its buffer is sent."""
-        self._is_over = True
+        self.is_gone, self.is_over, self._is_answering = True, True, False
         return False
 
     def pause_writing(self) -> None:
@@ -143,7 +159,7 @@ class Peer:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: report that, and notify who waits for its peer."""
-        self._is_over = True
+        self.is_gone, self.is_over, self._is_answering = True, True, False
         self._state.connections.discard(self)
         self.shared.connections -= 1
         self.shared.writes.forget(self)
@@ -170,11 +186,6 @@ class Peer:
         """The connection, which has an identity of its own."""
         return self
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the peer has ended its stream, was refused or is gone."""
-        return self._is_over or self._closing == HALF_CLOSED
-
     def write(self, outcome: Any) -> None:
         """Pass an outcome to the endpoint."""
         self.endpoint.write(self, outcome)
@@ -182,12 +193,29 @@ class Peer:
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write a response in one piece; True if all of it is in the kernel (`Exchange.respond`)."""
         if (
-            status == 200
-            and body is not None
-            and self._keeps_alive
-            and not (more or self.cors or self._is_head or self._closing)
+            status != 200
+            or body is None
+            or more
+            or self.cors
+            or self._closing
+            or self._is_head
+            or not (self._keeps_alive and self._is_answering)
         ):
-            return self._finish(b"".join((self.shared.ok_lines, headers.lines, length_line(len(body)), body)))
+            return self._respond_so(status, headers, body, more)
+        # What nearly all requests get, in the same bytes, without a call more.
+        nbytes = len(body)
+        length = LENGTH_LINES[nbytes] if nbytes < len(LENGTH_LINES) else length_line(nbytes)
+        self.transport.write(b"".join((self.shared.ok_lines, headers.lines, length, body)))
+        self.waiting = None
+        self._is_answering = False
+        self._idle_since = monotonic()
+        is_written = not (self.is_paused or self.transport.is_closing())
+        if self._waiting or self._unparsed or self._stage != BETWEEN:
+            self._go_on()
+        return is_written
+
+    def _respond_so(self, status: int, headers: Headers, body: bytes | None, more: Sequence[Header]) -> bool:
+        """Write any response in one piece."""
         lines = [status_line(status), self.shared.date, headers.lines, header_lines(self.cors)]
         is_bodiless = body is None or status in _BODILESS
         length = b"" if body is None else b"content-length: %d\r\n" % len(body)
@@ -221,7 +249,7 @@ class Peer:
 
         True if all that is written is in the kernel. What closes the connection is not known to be.
         """
-        if self._is_over or not self._is_answering:
+        if not self._is_answering:
             return False
         transport = self.transport
         transport.write(last)
@@ -231,11 +259,13 @@ class Peer:
         self._is_answering = self._is_begun = False
         self._idle_since = monotonic()
         is_written = not (self.is_paused or transport.is_closing())
-        self._go_on()
+        if self._waiting or self._unparsed or self._stage != BETWEEN or self._closing:
+            self._go_on()
         return is_written
 
     def _go_on(self) -> None:
         """Begin with the next request, if there is one."""
+        raise NotImplementedError
 
     def reject(self, rejection: Rejection) -> None:
         """Write the response that a rejection is; nothing if there has been one (`Exchange.reject`)."""
@@ -257,7 +287,7 @@ class Peer:
 
     def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
         """Write the head of a response in pieces: as chunks, or up to the end of the connection (`Exchange.begin`)."""
-        if self._is_over or not self._is_answering:
+        if not self._is_answering:
             return
         self._is_begun = True
         every = [*headers.pairs, *self.cors, *more]
@@ -270,10 +300,10 @@ class Peer:
 
     async def send(self, piece: bytes) -> None:
         """Write a piece, and return when it is in the kernel. Raises `Disconnected` (`Exchange.send`)."""
-        if piece and self._is_begun and not (self._is_over or self._is_head):  # an empty chunk would be the last
+        if piece and self._is_begun and not (self.is_gone or self._is_head):  # an empty chunk would be the last
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._has_chunks else piece)
             await self.drained()
-        if self._is_over:
+        if self.is_gone:
             raise Disconnected
 
     def end(self) -> None:
@@ -289,7 +319,7 @@ class Peer:
         Calls `report(False)` if the connection is lost before that. Reports immediately what is known now: nothing
         arrives that is written after the peer has ended its stream, or was refused.
         """
-        if self._is_over:
+        if self.is_gone:
             report(False)  # noqa: FBT003 - the callback's one meaning
         elif not self.is_paused and not self.transport.is_closing():
             report(True)  # noqa: FBT003
@@ -346,7 +376,7 @@ class Peer:
 
         With `is_begun` its response has begun, and ends without its end.
         """
-        if not (self._is_over or self.transport.is_closing()):
+        if not (self.is_gone or self.transport.is_closing()):
             refusal = self._refusal(rejection, is_logged=is_logged, is_head=is_head)
             self._end(b"" if is_begun else refusal)
 
@@ -366,7 +396,7 @@ class Peer:
 
         If it were closed for reading now, unread bytes would make the kernel reset it, and the response would be lost.
         """
-        self._is_over = True
+        self.is_gone, self.is_over, self._is_answering = True, True, False
         self._set_timeout(self.shared.lingering)
         if refusal:
             self.transport.write(refusal)

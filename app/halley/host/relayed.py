@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -25,12 +25,13 @@ from uvicorn.server import ServerState
 from halley.broker.aging import TimeoutQueue
 from halley.host.http import Connection
 from halley.host.listener import SideServer
+from halley.host.peer import BETWEEN
 from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
-from halley.host.requests import BETWEEN, Site
+from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
 from halley.transports.guard import Rejection
-from halley.transports.head import Head
+from halley.transports.head import Head, Header, Headers
 
 _HEAD_BYTES = 1_024  # of the line that is added to a head
 _SCHEMES = {b"http": "http", b"https": "https"}
@@ -117,14 +118,14 @@ class RelayedConnection(Connection):
         del head.fields[NODE]
         return head
 
-    def _finish(self, last: bytes, *, closes: bool = False) -> bool:
+    def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write a response, which is not known to be written before it is confirmed."""
-        super()._finish(last, closes=closes)
+        super().respond(status, headers, body, more)
         return False
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
-        if self._is_over:
+        if self.is_gone:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:
             self._unconfirmed.append(report)
@@ -132,7 +133,7 @@ class RelayedConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed. If it was closed here, after a response, nothing says that this was not written."""
-        is_closed_here = exc is None and not self._was_cut and not self._is_over
+        is_closed_here = exc is None and not self._was_cut and not self.is_gone
         super().connection_lost(exc)
         self._confirm(is_written=is_closed_here)
 

@@ -23,7 +23,7 @@ import httptools
 from halley.broker.remembered import Remembered, bytes_of
 from halley.host.heads import head_at
 from halley.protocols.bayeux.session import BayeuxSession
-from halley.transports.head import Head, Header
+from halley.transports.head import Head, Header, fields_of
 from halley.transports.routes import Admitted
 
 REMEMBERED_BYTES = 1_536
@@ -196,7 +196,7 @@ def head_of(request: bytes, source: tuple[str, str], port: int) -> Head:
     reader = _Reader()
     parser: Any = httptools.HttpRequestParser(reader)
     parser.feed_data(request)
-    return head_at(parser.get_method().decode("ascii"), reader.url, reader.headers, source, port)
+    return head_at(parser.get_method().decode("ascii"), reader.url, fields_of(reader.headers), source, port)
 
 
 class _Reader:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from uvicorn.server import ServerState
 
-from halley.host.peer import HALF_CLOSED, Peer
+from halley.host.peer import BETWEEN, HALF_CLOSED, Peer
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.responses import head_lines
 from halley.host.streams import PlainStream, Stream
@@ -29,10 +29,6 @@ from halley.transports.head import CLOSE, Head, Header, Headers
 from halley.transports.routes import Admitted, Routes
 from halley.transports.waits import close_unawaited
 
-BETWEEN: Final = 0
-IN_HEAD: Final = 1
-IN_BODY: Final = 2
-"""Where the parser is: between two requests, or in a part of one."""
 _CHUNKED: Final = (b"transfer-encoding", b"chunked")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -84,12 +80,9 @@ class Received:
         self.is_answered = False  # it was refused before it was complete
 
     def add_body(self, piece: bytes) -> None:
-        """Append a piece of the body."""
-        if not self.body:
-            self.body = piece
-        else:
-            self.body = bytearray(self.body) if isinstance(self.body, bytes) else self.body
-            self.body += piece
+        """Append a piece of the body, behind the first."""
+        self.body = bytearray(self.body) if isinstance(self.body, bytes) else self.body
+        self.body += piece
 
 
 class Serving(Peer):
@@ -102,9 +95,6 @@ class Serving(Peer):
         "_known",
         "_received",
         "_site",
-        "_stage",
-        "_unparsed",
-        "_waiting",
     )
 
     def __init__(self, server_state: ServerState, shared: ServerContext, site: Site) -> None:
@@ -113,12 +103,8 @@ class Serving(Peer):
         self._is_proxy = False
         self._has_served = False  # at least one whole request was received
         self._known: Repeated | None = None  # the latest request that is remembered
-        self._unparsed: bytearray | None = None  # received meanwhile, or too much for one turn
         self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
-        self._stage: int = BETWEEN
         self._received: Received | None = None  # the request whose body is being received
-        # Whole requests behind the one that is answered; the last may be the refusal of what follows them.
-        self._waiting: tuple[Received | bytes, ...] = ()
 
     def _serve(self, received: Received) -> None:
         """Have the endpoint serve a request that is complete, or refuse it."""
@@ -155,22 +141,23 @@ class Serving(Peer):
         repeated = self._known
         if repeated is None:
             return False
-        endpoint = repeated.endpoint
-        head = partial(self._head_of, data)
+        if self.repeated is not repeated:  # another request has come after it
+            self.repeated, self.cors, self._source = repeated, repeated.cors, repeated.source
+            self._is_head, self._has_chunks, self._keeps_alive = False, True, True
+        self.endpoint = repeated.endpoint
         self._is_answering = True
         try:
-            self.repeated, self.endpoint, self.cors, self._source = repeated, endpoint, repeated.cors, repeated.source
-            self._is_head, self._has_chunks, self._keeps_alive = False, True, True
-            if repeated.session_id and endpoint.serve_again(self, repeated, data):
+            if repeated.session_id and self.endpoint.serve_again(self, repeated, data):
                 return True
             body = repeated.body_of(data)
-            if body is None or len(body) > self.shared.limits.body_bytes:
-                self._is_answering = False
-                return False
-            endpoint.serve(self, repeated.prepared, body, head)
+            if body is not None and len(body) <= self.shared.limits.body_bytes:
+                self.endpoint.serve(self, repeated.prepared, body, partial(self._head_of, data))
+                return True
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
-            fail(self, error, self._note, head)
-        return True
+            fail(self, error, self._note, partial(self._head_of, data))
+            return True
+        self._is_answering = False
+        return False
 
     def _recall(self, data: bytes) -> None:
         """Take what is known of a request from a proxy, which may be any client's."""
@@ -183,11 +170,7 @@ class Serving(Peer):
                     self._set_timeout(None)
 
     def _head_of(self, data: bytes) -> Head:
-        return head_of(data, self._source, self._client_port)
-
-    @property
-    def _client_port(self) -> int:
-        return 0 if self._is_proxy else self.port
+        return head_of(data, self._source, 0 if self._is_proxy else self.port)
 
     def run(self, work: Coroutine[Any, Any, None], head: HeadOf) -> asyncio.Task[None]:
         """Run a coroutine in a task that the server waits for when it shuts down (`Exchange.run`)."""
@@ -215,7 +198,7 @@ class Serving(Peer):
             return
         if self.transport.is_closing():
             return
-        while self._waiting and not (self._is_busy() or self._is_over):
+        while self._waiting and not (self._is_busy() or self.is_gone):
             following, *rest = self._waiting
             if isinstance(following, bytes):
                 self._waiting, self._unparsed = (), None
@@ -223,7 +206,7 @@ class Serving(Peer):
                 return
             self._waiting = tuple(rest)
             self._serve(following)
-        if self.transport.is_closing() or self._is_over:
+        if self.transport.is_closing() or self.is_gone:
             return
         if self._unparsed and not (self._is_busy() or self._is_refused):
             self._parse_unparsed()
@@ -241,7 +224,7 @@ class Serving(Peer):
     def _continue(self) -> None:
         """Ask for the body of a request that waits to be asked, if nothing else is due before (RFC 9110, 10.1.1)."""
         received = self._received
-        is_next = not (self._is_answering or self._waiting or self._is_over)
+        is_next = not (self._is_answering or self._waiting or self.is_gone)
         if received is not None and received.expects_continue and received.refusal is None and is_next:
             received.expects_continue = False
             self.transport.write(_CONTINUE)
@@ -260,7 +243,7 @@ class Serving(Peer):
         else:
             is_head, is_answered = self._parses_head, False
         is_due = self._is_answering or bool(self._waiting)
-        if is_due and not (self._is_over or self.transport.is_closing()):
+        if is_due and not (self.is_gone or self.transport.is_closing()):
             self._waiting = (*self._waiting, self._refusal(rejection, is_logged=is_logged, is_head=is_head))
         else:
             self._refuse(rejection, is_logged=is_logged, is_head=is_head, is_begun=is_answered)

@@ -52,7 +52,8 @@ def response(status: int, headers: Iterable[Header], body: bytes, date: bytes, *
 
 def length_line(nbytes: int) -> bytes:
     """Return the line of a body's length, with the empty one that ends the head behind it."""
-    return _LENGTHS[nbytes] if nbytes < len(_LENGTHS) else b"content-length: %d\r\n\r\n" % nbytes
+    return b"content-length: %d\r\n\r\n" % nbytes
 
 
-_LENGTHS: Final = [b"content-length: %d\r\n\r\n" % nbytes for nbytes in range(1_024)]
+LENGTH_LINES: Final = [length_line(nbytes) for nbytes in range(1_024)]
+"""Those of usual responses."""

@@ -476,18 +476,16 @@ class WebSockets:
         """Whether a request target is one of the route's paths, with any query."""
         return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
-    def open(
-        self, head: Head, headers: Sequence[Header], http_version: str, target: bytes = b"/"
-    ) -> tuple[WebSocket, bytes]:
+    def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it.
 
-        `head` has the address of the peer, which may be a proxy, and `target` is the request's as it was sent. Raises
-        `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
+        `head` has the address of the peer, which may be a proxy. Raises `Rejection` if the request is not a valid
+        opening handshake (RFC 6455, 4.2).
         """
         if head.address in self._proxies:
             head.address, head.scheme = self._proxies.client_of(head.address, head.scheme, headers)
             head.port = 0
-        subprotocol = check(head, headers, self.route, target)
+        subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)

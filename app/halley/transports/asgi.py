@@ -55,7 +55,8 @@ class AsgiServer:
         try:
             check_framing(scope.get("http_version", ""), scope["headers"])
             admitted = self.routes.admit(head, scope["headers"])
-            body = await read_body(receive, self.limits)
+            has_body = head.method == "POST" and admitted.endpoint.takes_body
+            body = await read_body(receive, self.limits) if has_body else b""
             if admitted.is_gzip:
                 body = inflated(body, self.limits.body_bytes)
         except Disconnected:
@@ -85,7 +86,7 @@ class AsgiServer:
             if not route.sockets.matches(head.own_path):
                 raise Rejection(403, "this path does not accept WebSockets")
             head.path = raw_path(scope)
-            subprotocol = check(head, scope["headers"], route.sockets, head.target)
+            subprotocol = check(head, scope["headers"], route.sockets)
         except Rejection as rejection:
             self.routes.note(rejection, head)
             await reject(scope, send, rejection)
@@ -157,7 +158,7 @@ class AsgiExchange:
         self.waiting: Any = None
         self.source = (head.address, head.scheme)
         self.peer: object = f"{head.address} {head.port}"
-        self.is_over = False
+        self.is_gone = self.is_over = False
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -200,7 +201,7 @@ class AsgiExchange:
                 if not (self._tasks or any(end.done() for end in ends)):  # a task has deadlines of its own
                     telemetry.fault("request", TimeoutError("a request was not answered by its deadline"))
                     self._lose()
-                    self.is_over = False
+                    self.is_gone = self.is_over = False
                     self.reject(Rejection(500, "internal error"))
                     return True
             return not ends[1].done()
@@ -209,7 +210,7 @@ class AsgiExchange:
                 end.cancel()
 
     def _lose(self) -> None:
-        self.is_over = True
+        self.is_gone = self.is_over = True
         self._settle(is_written=False)
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, asyncio.Future):

@@ -40,12 +40,13 @@ _NO_MORE: Final[tuple[Header, ...]] = ()
 
 
 class PostHead(NamedTuple):
-    """What the head of a POST says of its messages, of who sends them, and in which trace."""
+    """What the head of a POST says of its messages, of who sends them, in which trace, and from where."""
 
     content_type: bytes
     cookies: tuple[str, ...]
     token: str | None
     traceparent: bytes | None = None
+    address: str | None = None
 
 
 class BayeuxEndpoint(ProtocolEndpoint):
@@ -65,6 +66,7 @@ class BayeuxEndpoint(ProtocolEndpoint):
         self._note = note
         self._engine: BayeuxEngine = bayeux.engine
         self._sessions: Sessions = bayeux.engine.sessions
+        self._by_id = bayeux.engine.broker.sessions
         self._extensions = bayeux.engine.hooks.extensions
         self._settings = settings
         self._limits = settings.limits
@@ -81,10 +83,10 @@ class BayeuxEndpoint(ProtocolEndpoint):
         """
         fields = head.fields
         if head.method == "POST":
-            cookie = fields.get(b"cookie")
+            cookie, proof = fields.get(b"cookie"), fields.get(b"authorization")
             cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
-            token = bearer_token(fields.get(b"authorization"))
-            return PostHead(fields.get(b"content-type", b""), cookies, token, fields.get(b"traceparent"))
+            token = None if proof is None else bearer_token(proof)
+            return PostHead(fields.get(b"content-type", b""), cookies, token, fields.get(b"traceparent"), head.address)
         callback_polling.check(head, self._settings.bayeux)
         try:
             self._guard.check_script(head, headers)
@@ -103,9 +105,6 @@ class BayeuxEndpoint(ProtocolEndpoint):
         except Misdirected as misdirected:
             self._pass_on(exchange, misdirected, body, head)
             return
-        if type(outcome) is Reply:
-            self._respond(exchange, outcome)
-            return
         if type(outcome) is Hold and exchange.repeated is not None and not self._extensions:
             exchange.repeated.remember_connect(body, request.messages, outcome.session)
         self.write(exchange, outcome)
@@ -118,8 +117,8 @@ class BayeuxEndpoint(ProtocolEndpoint):
         message_id = repeated.connect_id(data)
         if message_id is None:
             return False
-        session = self._engine.broker.sessions.get(repeated.session_id)
-        if not isinstance(session, BayeuxSession):
+        session = self._by_id.get(repeated.session_id)
+        if type(session) is not BayeuxSession:
             return False
         outcome = self._sessions.connect_again(session, repeated.cookies, message_id, exchange, monotonic())
         if outcome is None:
@@ -151,14 +150,14 @@ class BayeuxEndpoint(ProtocolEndpoint):
 
     def _request(self, post: PostHead, body: bytes, exchange: Exchange, context: HeadOf) -> Request:
         """Make the engine's `Request` from a POST. Raises `Rejection`."""
-        content_type, cookies, token, traceparent = post
+        content_type, cookies, token, traceparent, address = post
         is_utf_8 = content_type in IN_UTF_8 or charset_of(content_type) == "utf-8"
         messages = usual(body, self._limits) if is_utf_8 else None
         if messages is not None:
-            request = Request(messages, _LONG_POLLING, exchange, cookies, context)
+            request = Request(messages, _LONG_POLLING, exchange, cookies, context, address)
         else:
             batch = messages_of_body(body, content_type, self._limits)
-            request = Request(batch.messages, _LONG_POLLING, exchange, cookies, context)
+            request = Request(batch.messages, _LONG_POLLING, exchange, cookies, context, address)
             request.has_odd_numbers = batch.has_odd_numbers
         if token is not None:
             request.token = token
@@ -166,14 +165,33 @@ class BayeuxEndpoint(ProtocolEndpoint):
             request.traceparent = traceparent
         return request
 
-    def write(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
-        """Act on an outcome of the engine: respond, or keep what the response waits for."""
-        if type(outcome) is Reply:
-            self._respond(exchange, outcome)
-        else:
-            self.wait(exchange, outcome)
+    def write(self, exchange: Exchange, outcome: Outcome | Cut, callback: str | None = None) -> None:
+        """Respond with a reply, as a call of the script's function `callback` if it has one; or wait for one.
 
-    def wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
+        It is reported to the engine whether a reply was written. What a session would lose with a peer that has gone
+        goes to nobody.
+        """
+        if type(outcome) is not Reply:
+            self._wait(exchange, outcome)
+            return
+        if exchange.is_over and (outcome.events or outcome.answers_connect):
+            exchange.waiting = None
+            self._sessions.take_back(outcome)
+            exchange.leave()
+            return
+        if outcome.status == 200 and outcome.set_cookie is None and not outcome.is_last and callback is None:
+            is_written = exchange.respond(200, _HEADERS, b"[%b]" % b",".join(outcome.parts))
+        else:
+            headers = _HEADERS if callback is None else _SCRIPT
+            body = outcome.body() if callback is None else callback_polling.render(outcome, callback)
+            is_written = exchange.respond(outcome.status, headers, body, self._more(outcome, exchange.source[1]))
+        if is_written:
+            self._sessions.settle(outcome)
+        else:
+            self._sessions.delayed(outcome, monotonic())
+            exchange.settle(partial(_report, self._sessions, outcome))
+
+    def _wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
         if isinstance(outcome, Hold):
             exchange.waiting = outcome
@@ -185,28 +203,6 @@ class BayeuxEndpoint(ProtocolEndpoint):
             await_hooks(self._engine, exchange, outcome, _no_head)
         elif isinstance(outcome, Cut):
             exchange.cut(outcome.reason)
-
-    def _respond(self, exchange: Exchange, reply: Reply) -> None:
-        self.respond(exchange, reply, _HEADERS, reply.body())
-
-    def respond(self, exchange: Exchange, reply: Reply, headers: Headers, body: bytes) -> None:
-        """Respond with a reply, and report to the engine whether that was written.
-
-        What a session would lose with a peer that has gone goes to nobody.
-        """
-        sessions = self._sessions
-        if (reply.events or reply.answers_connect) and exchange.is_over:
-            exchange.waiting = None
-            sessions.take_back(reply)
-            exchange.leave()
-            return
-        is_usual = reply.status == 200 and reply.set_cookie is None and not reply.is_last
-        more = _NO_MORE if is_usual else self._more(reply, exchange.source[1])
-        if exchange.respond(reply.status, headers, body, more):
-            sessions.settle(reply)
-        else:
-            sessions.delayed(reply, monotonic())
-            exchange.settle(partial(_report, sessions, reply))
 
     def _more(self, reply: Reply, scheme: str) -> tuple[Header, ...]:
         """The headers that a reply adds to those of its transport: the cookie, `Retry-After`, `Connection: close`."""
@@ -247,10 +243,7 @@ class _Script(Endpoint):
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
         """Respond with a script, or wait as a POST does."""
-        if type(outcome) is Reply:
-            self._bayeux.respond(exchange, outcome, _SCRIPT, callback_polling.render(outcome, self._callback))
-        else:
-            self._bayeux.wait(exchange, outcome)
+        self._bayeux.write(exchange, outcome, self._callback)
 
     def lost(self, exchange: Exchange, waiting: Any) -> None:
         """See `BayeuxEndpoint.lost`."""

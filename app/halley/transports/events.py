@@ -339,7 +339,7 @@ class EventsEndpoint(ProtocolEndpoint):
             raise Rejection(400, TWO_KEYS)
         if keys:
             fields["ext"] = {"idempotency_key": keys[0].decode("latin-1")}
-        request = Request([fields], Transport.LONG_POLLING, exchange, (), head)
+        request = Request([fields], Transport.LONG_POLLING, exchange, (), head, address)
         request.has_odd_numbers = has_odd_numbers
         request.token, request.visitor = token, caller.proof
         request.traceparent = traceparent

@@ -81,13 +81,16 @@ class Exchange(Protocol):
     """One request and its response. All is called on the event loop; only what is a coroutine waits.
 
     `waiting` is what the endpoint keeps for a peer that is there, until it has responded: when the peer goes, the
-    endpoint's `lost` gets it, or a task is cancelled. `cors` are the headers that the guard adds to any response, and
-    `source` are the client's address and scheme.
+    endpoint's `lost` gets it, or a task is cancelled. `cors` are the headers that the guard adds to any response.
+    `is_gone` says whether the peer has gone, and `is_over` whether it has gone or has ended its stream: then it may
+    read on, or may not, so that nothing is written to it which would be lost with it.
     """
 
     endpoint: Any
     waiting: Any
     cors: tuple[Header, ...]
+    is_gone: bool
+    is_over: bool
 
     @property
     def repeated(self) -> Repeated | None:
@@ -100,10 +103,6 @@ class Exchange(Protocol):
     @property
     def peer(self) -> object:
         """What has an identity of its own for each connection, where the maker knows connections."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the peer has gone or has ended its stream, so that what only it may have need not be written."""
 
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write the response: `headers`, those of CORS, `more`, and the length of its `body`.
@@ -162,19 +161,22 @@ class Exchange(Protocol):
 
 
 class Endpoint:
-    """What serves the requests of some routes. An endpoint that never waits needs `serve` alone."""
+    """What serves the requests of some routes. An endpoint that never waits needs `serve` alone.
+
+    One that `takes_body` is passed a POST when all of its body is there; else at once, without.
+    """
+
+    takes_body = True
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> Any:
         """Read what `serve` needs from a request's head, before its body has come. Raises `Rejection`.
 
-        `headers` are all of them. The result depends on the head alone: it is kept for a later request with the same.
+        `headers` are all of them. The result depends on the head alone, since it is kept for a later request with the
+        same. What is refused for something that counts at this moment only is to be refused by `serve`, too.
         """
 
     def hide(self, head: Head) -> None:
         """Take what is secret out of a head, which is going to be logged."""
-
-    def check(self, prepared: Any) -> None:
-        """Refuse a request before its body has come, by what counts at this moment. Raises `Rejection`."""
 
     def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:
         """Serve a request that is complete. What it raises is the response, as `fail` has it."""

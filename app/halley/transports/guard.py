@@ -7,7 +7,7 @@ the request.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from halley.broker.remembered import remembered
@@ -76,8 +76,14 @@ class Guard:
         """Whether pages of any other site may send requests to this server."""
         return self.is_private or bool(self._origins)
 
-    def check_names(self, headers: Iterable[Header], target: bytes = b"/") -> None:
-        """Check `check_host`, the host of a `target` in absolute form, and one Origin at most. Raises `Rejection`."""
+    def check_names(self, headers: Sequence[Header], head: Head) -> None:
+        """Check `check_host`, the host of a target in absolute form, and one Origin at most. Raises `Rejection`.
+
+        `headers` are all of the request, with repeated ones.
+        """
+        target = head.target
+        if len(head.fields) == len(headers) and target[:1] == b"/" and self.serves(head.fields.get(b"host", b"?")):
+            return
         hosts, origins = [], []
         for name, value in headers:
             if name == b"host":

@@ -85,8 +85,8 @@ class Admitted(NamedTuple):
 
     endpoint: Endpoint
     prepared: Any
-    cors: tuple[Header, ...]
-    is_gzip: bool
+    cors: tuple[Header, ...] = ()
+    is_gzip: bool = False
 
 
 class Routes:
@@ -126,7 +126,8 @@ class Routes:
 
         Raises `Rejection`, with the headers of CORS where they are known.
         """
-        route = self.find(head.own_path)
+        path = head.own_path if head.root else head.path
+        route = self._exact.get(path) or self.find(path)
         try:
             return self._admit(route, head, headers)
         except Rejection:
@@ -135,24 +136,22 @@ class Routes:
 
     def _admit(self, route: Route, head: Head, headers: Sequence[Header]) -> Admitted:
         guard, endpoint = route.guard, route.endpoint
-        if guard is None:
-            return Admitted(endpoint, endpoint.prepare(head, headers), (), is_gzip=False)
-        (guard if route.sockets is None else route.sockets.guard).check_names(headers, head.target)
-        if head.method == "OPTIONS" and head.target == b"*":  # RFC 9110, 9.3.7
-            return Admitted(self._fixed, None, (), is_gzip=False)
-        if not route.methods:
-            return Admitted(endpoint, endpoint.prepare(head, headers), (), is_gzip=False)
-        is_gzip = guard.takes_gzip and head.fields.get(b"content-encoding", b"").strip().lower() == b"gzip"
-        if is_gzip:
+        if guard is not None:
+            (guard if route.sockets is None else route.sockets.guard).check_names(headers, head)
+            if head.method == "OPTIONS" and head.target == b"*":  # RFC 9110, 9.3.7
+                return Admitted(self._fixed, None)
+        if guard is None or not route.methods:
+            return Admitted(endpoint, endpoint.prepare(head, headers))
+        is_gzip = False  # before the guard, which knows no other coding
+        if guard.takes_gzip and head.fields.get(b"content-encoding", b"").strip().lower() == b"gzip":
+            is_gzip = True
             headers = [header for header in headers if header[0] != b"content-encoding"]
             del head.fields[b"content-encoding"]
         cors = guard.check(head, route.methods)
         if head.method == "OPTIONS":
             return Admitted(self._fixed, guard.preflight(cors, route.methods), (), is_gzip)
         try:
-            prepared = endpoint.prepare(head, headers)
-            endpoint.check(prepared)
-            return Admitted(endpoint, prepared, cors, is_gzip)
+            return Admitted(endpoint, endpoint.prepare(head, headers), cors, is_gzip)
         except Rejection as rejection:
             rejection.add_headers(cors)
             raise
@@ -160,6 +159,8 @@ class Routes:
 
 class _Fixed(Endpoint):
     """Responds to OPTIONS; `prepared` are the headers of a preflight, or None for the server as a whole."""
+
+    takes_body = False
 
     def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:  # noqa: ARG002
         """Respond at once."""

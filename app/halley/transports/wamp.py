@@ -207,7 +207,7 @@ class WampEndpoint(ProtocolEndpoint):
         return [*at, *(Route(path, self, self._guard, ("POST", "OPTIONS"), sockets=self.sockets) for path in paths)]
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> Verb:  # noqa: ARG002 - Endpoint's form
-        """Read what a path asks for. Raises `Rejection`."""
+        """Read what a path asks for. Raises `Rejection`, also for a transport that nobody has (404)."""
         path = head.own_path
         mounts = [mount for mount in self.sockets.service.paths if f"{path}/".startswith(f"{mount}/")]
         below = path.removeprefix(max(mounts, key=len)).strip("/")
@@ -218,16 +218,14 @@ class WampEndpoint(ProtocolEndpoint):
             raise Rejection(426, text, headers=UPGRADE)
         if verb not in ("send", "receive", "close") and (name, verb) != ("open", ""):
             raise _unknown()
-        return Verb(name, verb)
+        asked = Verb(name, verb)
+        if verb and name not in self._polls:
+            self._node_of(asked)
+        return asked
 
     def hide(self, head: Head) -> None:
         """Leave only what a request asks for: the name of a transport is a secret."""
         head.path = head.path.rpartition("/")[2]
-
-    def check(self, prepared: Verb) -> None:
-        """Refuse a request of a transport that nobody has. Raises `Rejection` (404)."""
-        if prepared.verb and prepared.name not in self._polls:
-            self._node_of(prepared)
 
     def serve(self, exchange: Exchange, prepared: Verb, body: bytes, head: HeadOf) -> None:
         """Serve a request: `open`, or `send` and the like of a transport. Raises `Rejection`."""

@@ -55,12 +55,9 @@ class WebSocketRoute:
         return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.service.subprotocols)}")
 
 
-def check(head: Head, headers: Sequence[Header], route: WebSocketRoute, target: bytes = b"/") -> str:
-    """Check a request that opens a WebSocket, and choose one of its subprotocols. Raises `Rejection`.
-
-    `target` is the request's as it was sent, which may name a host (`Guard.check_names`).
-    """
-    route.guard.check_names(headers, target)
+def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
+    """Check a request that opens a WebSocket, and choose one of its subprotocols. Raises `Rejection`."""
+    route.guard.check_names(headers, head)
     route.guard.check_origin(head)
     route.check_head(head)
     offered = [value for name, value in headers if name == b"sec-websocket-protocol"]

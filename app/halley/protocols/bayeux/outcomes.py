@@ -47,14 +47,15 @@ WEBSOCKET: Final = Transport.WEBSOCKET
 class Request:
     """The messages of one request, in order; each a JSON object that is not yet validated.
 
-    `connection` is where the transport takes outcomes that come later, by its method `write`; where it sends connects,
-    its `is_over` says whether its peer has gone. `cookies` are all received values of the browser cookie. `context` is
-    the HTTP request for use by hooks, if there is one, or makes it when it is needed. `session` is set by local
-    sessions. `token` is that of `Authorization: Bearer`, for a POST and a WebSocket only; `traceparent` is the header
-    of that name, for a POST only. With `has_odd_numbers` the messages may contain an `OutOfRange`. Once `token` is
-    checked, `visitor` is the identity that it proves, or `refused` why it proves none. The transport sets `is_paused`
-    where it is to know when the engine, which continues the request by itself, has handled the last of its messages:
-    the engine takes it back then.
+    `connection` is where the transport takes outcomes that come later, by its method `write`; where it sends
+    connects, its `is_over` says whether its peer has gone. `cookies` are all received values of the browser cookie.
+    `context` is the HTTP request for use by hooks, if there is one, or makes it when it is needed; `address` is where
+    it came from, which is that of the context where it is not given. `session` is set by local sessions. `token` is
+    that of `Authorization: Bearer`, for a POST and a WebSocket only; `traceparent` is the header of that name, for a
+    POST only. With `has_odd_numbers` the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is
+    the identity that it proves, or `refused` why it proves none. The transport sets `is_paused` where it is to know
+    when the engine, which continues the request by itself, has handled the last of its messages: the engine takes it
+    back then.
     """
 
     # What few requests have: as attributes of the class, these cost the others nothing.
@@ -73,12 +74,14 @@ class Request:
         connection: Any,
         cookies: tuple[str, ...] = (),
         context: HttpContext | Callable[[], HttpContext] | None = None,
+        address: str | None = None,
     ) -> None:
         self.messages = messages
         self.transport = transport
         self.connection = connection
         self.cookies = cookies
         self._context = context
+        self._address = address
 
     @property
     def is_poll(self) -> bool:
@@ -95,8 +98,10 @@ class Request:
     @property
     def address(self) -> str:
         """The IP address from which it came; empty if that is not known, since the program itself has made it."""
-        context = self.context
-        return "" if context is None else context.address
+        if self._address is None:
+            context = self.context
+            self._address = "" if context is None else context.address
+        return self._address
 
 
 @dataclass(slots=True, eq=False)

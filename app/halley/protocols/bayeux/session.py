@@ -34,7 +34,6 @@ from halley.broker.events import Event
 from halley.broker.outbox import Outbox
 from halley.broker.sessions import Owner, Session
 from halley.protocols.bayeux.extensions import Acks, Replay, Timesync
-from halley.protocols.bayeux.messages import body_of
 from halley.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -336,4 +335,4 @@ class Reply:
 
     def body(self) -> bytes:
         """The response's body: a JSON array, or empty if the status is not 200."""
-        return body_of(self.parts) if self.status == 200 else b""
+        return b"[%b]" % b",".join(self.parts) if self.status == 200 else b""

@@ -313,14 +313,12 @@ async def _batches(
         return form.write(rows) if rows else b"", reached + 1
 
     exchange = request.exchange
-    reader = Reader(reader.sharer, lambda: not exchange.is_over)
+    reader = Reader(reader.sharer, lambda: not exchange.is_gone)
     while first and request.head.method != "HEAD":
         try:
             data, first = await archive.in_thread(reader, batch)
         except NobodyReads:
             raise Disconnected from None
-        if exchange.is_over:
-            raise Disconnected
         request.caller.require_still()
         if data:
             yield data

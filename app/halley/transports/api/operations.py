@@ -27,6 +27,8 @@ _NONE: Final = Headers()
 class PageEndpoint(Endpoint):
     """Shows a page to all who ask."""
 
+    takes_body = False
+
     def __init__(self, page: Page, *headers: Header) -> None:
         self._page = page
         self._headers = Headers(*headers)
@@ -45,6 +47,8 @@ def page_at(path: str, page: Page, *headers: Header) -> Route:
 
 
 class _NotFound(Endpoint):
+    takes_body = False
+
     def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:  # noqa: ARG002
         _show(exchange, _NONE, 404, PLAIN, b"Not Found")
 

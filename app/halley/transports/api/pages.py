@@ -59,6 +59,8 @@ class _File(NamedTuple):
 class Pages(Endpoint):
     """Serves the files of `folder`, by default those of `FOLDERS`, at all paths that are of no other route."""
 
+    takes_body = False
+
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or next((place for place in FOLDERS if place.is_dir()), None)
         self._files = {} if folder is None else _files_of(folder)
