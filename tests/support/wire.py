@@ -122,21 +122,24 @@ class Wire:
         async with asyncio.timeout(DEADLINE_S):
             await self.writer.drain()
 
-    async def read(self) -> Response:
-        """Return the next response. Raises `asyncio.IncompleteReadError` if the connection is closed first."""
+    async def read(self, *, is_head: bool = False) -> Response:
+        """Return the next response, to HEAD or to another method.
+
+        Raises `asyncio.IncompleteReadError` if the connection is closed first.
+        """
         async with asyncio.timeout(DEADLINE_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status_line, *lines = head.decode("latin-1").rstrip().split("\r\n")
             pairs = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
             headers = dict(pairs)
-            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+            body = await self.reader.readexactly(0 if is_head else int(headers.get("content-length", "0")))
         cookies = [value for name, value in pairs if name == "set-cookie"]
         return Response(int(status_line.split()[1]), headers, cookies, body, undated(head))
 
     async def request(self, data: bytes) -> Response:
         """Send bytes and return the response."""
         await self.send(data)
-        return await self.read()
+        return await self.read(is_head=data.startswith(b"HEAD "))
 
     async def post(self, *messages: Any, path: str = "/bayeux", **headers: str) -> Response:
         """Send Bayeux messages as JSON and return the response."""

@@ -1,15 +1,17 @@
-"""Both faces give the same bytes: one script of requests, on a server with the short way and on one without.
+"""Each way to serve gives the same bytes: with remembered heads, with all heads parsed, and by another ASGI server.
 
-Only the session ids must be made equal. (That each face works as it should is shown by all other tests of this folder,
-of `hardening/` and of `host/`.)
+Only the session ids must be made equal. (That each way works as it should is shown by all other tests of this folder,
+of `hardening/`, of `host/` and of `transports/`.)
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
+from support.foreign import foreign
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe, unsubscribe
 from support.server import brisk, facing, serving
 from support.wire import chunked, post, request
@@ -86,32 +88,80 @@ EXACTLY_ONCE = [  # requests and what they are about; each is answered before th
 ]
 
 
-async def whole(wire):
-    answer = await wire.read()
-    return answer.head + answer.body
+OTHERS = [  # requests of other endpoints, of which the bodies of some have not come yet
+    ("a page", request("GET", "/jsonp.html")),
+    ("the head of a page", request("HEAD", "/jsonp.html")),
+    ("the head of a page by gzip", request("HEAD", "/jsonp.html", accept_encoding="gzip")),
+    ("a page by a wrong method", request("PATCH", "/", b"x")),
+    ("no page", request("GET", "/nowhere")),
+    ("no page for a body", request("POST", "/nowhere", b"x")),
+    ("rights", request("GET", "/rights", **ORIGIN)),
+    ("the head of rights", request("HEAD", "/rights")),
+    ("rights by a wrong method", request("DELETE", "/rights")),
+    ("rights with a parameter", request("GET", "/rights?a=1")),
+    ("the history, which is off", request("GET", "/history/a")),
+    ("the log, which is off", request("GET", "/log/head")),
+    ("an event", request("POST", "/events/a", b'{"a":1}', **ORIGIN)),
+    ("an event with a query", request("POST", "/events/a?a=1", b"1")),
+    ("an event that is none", request("POST", "/events/a", b"{")),
+    ("an event for nobody", request("POST", "/events/", b"1")),
+    ("an event of meta", request("POST", "/events/meta/a", b"1")),
+    ("an event in chunks", chunked(b"[1]", path="/events/a")),
+    ("the head of a stream", request("HEAD", "/events/a", **ORIGIN)),
+    ("a stream of what is none", request("GET", "/events/a*")),
+    ("a stream that is not accepted", request("GET", "/events/a", accept="text/html")),
+    ("from a site that may not", request("POST", "/events/a", b"1", origin="http://evil.example")),
+    ("only WebSockets", request("GET", "/wamp")),
+    ("a WAMP poll", request("POST", "/wamp/open", b"{}")),
+    ("an unknown WAMP poll", request("POST", "/wamp/unknown/receive", b"")),
+    ("a preflight", request("OPTIONS", "/events/a", **ORIGIN)),
+    ("a preflight of a page", request("OPTIONS", "/rights", **ORIGIN)),
+    ("a script", request("GET", "/bayeux?jsonp=cb&message=%5B%7B%22channel%22:%22/a%22,%22data%22:1%7D%5D")),
+    ("a script with a wrong name", request("GET", "/bayeux?jsonp=a(b&message=%5B%5D")),
+    (
+        "a script for a page that may not",
+        request("GET", "/bayeux?jsonp=a&message=%5B%5D", referer="http://evil.example/"),
+    ),
+    ("a body that is too large", request("POST", "/bayeux", content_length="999999999")),
+]
+REMEMBERS, PARSES, UVICORN = "short-way", "asgi", "uvicorn"
 
 
-async def answers(name, *requests):
-    """Return the raw responses of a fresh server of that face to these requests, which are sent one after the other."""
-    with facing(name):
-        settings = brisk(bayeux={"hold_s": 3600})
-    async with serving(settings) as served:
-        ids = count()
-        served.house.engine.sessions.new_id = lambda: f"{next(ids):040x}"
+@asynccontextmanager
+async def served_by(way):
+    """Serve in one of the ways; gives the server, whose sessions have ids that count."""
+    ids = count()
+    with facing(REMEMBERS if way == UVICORN else way):
+        changed = {"bayeux": {"hold_s": 3600}}
+        async with foreign(**changed) if way == UVICORN else serving(brisk(**changed)) as served:
+            served.halley.server.engine.sessions.new_id = lambda: f"{next(ids):040x}"
+            yield served
+
+
+def bytes_of(answer):
+    """Return a response but for its own servers' names for themselves, and Date."""
+    lines = answer.head.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.startswith((b"server:", b"date:"))) + answer.body
+
+
+async def answers(way, requests):
+    """Return the raw responses of a fresh server to these requests, which are sent one after the other."""
+    async with served_by(way) as served:
         wire, found = await served.wire(), []
         for asked_for in requests:
             answer = await wire.request(asked_for)
-            found.append(answer.head + answer.body)
+            found.append(bytes_of(answer))
             if answer.headers.get("connection") == "close":
                 wire = await served.wire()
         return found
 
 
-async def test_every_request_gets_the_same_bytes():
+@pytest.mark.parametrize("rows", [EXACTLY_ONCE, OTHERS], ids=["bayeux", "others"])
+@pytest.mark.parametrize("way", [PARSES, UVICORN])
+async def test_every_request_gets_the_same_bytes(way, rows):
     """Status, headers and body are equal, byte by byte."""
-    names, requests = zip(*EXACTLY_ONCE, strict=True)
-    short, asgi = await answers("short-way", *requests), await answers("asgi", *requests)
-    for name, one, other in zip(names, short, asgi, strict=True):
+    names, requests = zip(*rows, strict=True)
+    for name, one, other in zip(names, await answers(REMEMBERS, requests), await answers(way, requests), strict=True):
         assert one == other, name
 
 
@@ -120,22 +170,19 @@ async def test_every_request_gets_the_same_bytes():
 async def test_a_held_connect_is_answered_by_the_same_bytes(fields, ends):
     """A34: the bytes are equal for each way in which a hold ends."""
     found = {}
-    for name in ("short-way", "asgi"):
-        with facing(name):
-            settings = brisk(bayeux={"hold_s": 3600})
-        async with serving(settings) as served:
-            ids = count()
-            served.house.engine.sessions.new_id = lambda ids=ids: f"{next(ids):040x}"
+    for way in (REMEMBERS, PARSES, UVICORN):
+        async with served_by(way) as served:
+            sessions = served.halley.server.engine.sessions
             wire, other = await served.wire(), await served.wire()
             for first in (post(body(HANDSHAKE)), asked(connect(ID, id=1)), asked(subscribe(ID, "/a", id=2))):
                 await wire.request(first)
             await wire.send(asked(connect(ID, **fields)))
-            await served.until(lambda served=served: served.house.engine.sessions.holds == 1)
+            await served.until(lambda sessions=sessions: sessions.holds == 1)
             last = {
                 "event": publish("/a", {"x": 1}),
                 "replaced": connect(ID, id="new", advice={"timeout": 0}),
                 "disconnected": disconnect(ID),
             }[ends]
             await other.request(asked(last))
-            found[name] = await whole(wire)
-    assert found["short-way"] == found["asgi"]
+            found[way] = bytes_of(await wire.read())
+    assert found[REMEMBERS] == found[PARSES] == found[UVICORN]
