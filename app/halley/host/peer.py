@@ -219,7 +219,7 @@ class Peer:
         lines = [status_line(status), self.shared.date, headers.lines, header_lines(self.cors)]
         is_bodiless = body is None or status in _BODILESS
         length = b"" if body is None else b"content-length: %d\r\n" % len(body)
-        lines += [length if header is CONTENT_LENGTH else header_lines((header,)) for header in more]
+        lines += [length if header == CONTENT_LENGTH else header_lines((header,)) for header in more]
         if not (is_bodiless or CONTENT_LENGTH in more):
             lines.append(length)
         closes = CLOSE in more

@@ -48,7 +48,8 @@ class Rejection(Exception):
 
     def add_headers(self, headers: Iterable[Header]) -> None:
         """Add those of these headers to its response that it does not have."""
-        self.headers += tuple(header for header in headers if header not in self.headers)
+        own = self.headers
+        self.headers = (*own, *[header for header in headers if header not in own])
 
 
 class Guard:
