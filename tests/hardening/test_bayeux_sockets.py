@@ -10,7 +10,7 @@ import pytest
 from support.bayeux_sockets import SOCKET_HANDSHAKE, BayeuxWire, socket_connect
 from support.frames import BINARY, CLOSE, CONT, FIN, PING, RSV1, TEXT, next_frame, opening, sent, text
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, SHORT_WAY, TLS, brisk, serving
 from support.wire import post, request
 
 from halley.broker.limits import Watermark
@@ -159,7 +159,7 @@ async def test_bw4_a_wrong_opening_request_is_refused(asked, status):
             assert answer.headers["sec-websocket-version"] == "13"
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI)
+@pytest.mark.faces(SHORT_WAY, PARSED)
 @pytest.mark.parametrize("path", ["/bayeux", "/bayeux/", "/cometd", "/cometd/handshake", "/bayeux/a/b?c=d"])
 async def test_bw1_every_path_of_bayeux_opens_a_websocket(path):
     """BW1, BW2: below the mounts too, with any query; no subprotocol is chosen of those that are offered."""
@@ -291,7 +291,7 @@ async def test_a_full_server_says_so():
         assert (await socket.close_frame()).code == 1013
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI)
+@pytest.mark.faces(SHORT_WAY, PARSED)
 async def test_bw26_a_drain_answers_held_connects_and_closes():
     """BW26: with advice to return, then 1001."""
     async with serving() as served:

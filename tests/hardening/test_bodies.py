@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from support.messages import publish
 from support.refusals import CANARY, refusal
-from support.server import ASGI, SHORT_WAY
+from support.server import PARSED, SHORT_WAY
 from support.wire import chunked, head, post
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 MESSAGE = json.dumps(publish("/canary", CANARY)).encode()
 LIMIT = 262_144

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 
 from halley.embed import Refused
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 UNKNOWN = "0" * 40
 

@@ -8,7 +8,7 @@ import json
 import pytest
 import uvloop
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, later, serving
+from support.server import PARSED, SHORT_WAY, brisk, later, serving
 from support.wire import post, request
 
 from halley import is_compiled
@@ -16,7 +16,7 @@ from halley.host.http import Connection
 from halley.host.process import _report
 from halley.host.timeouts import Turns
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED)
 
 SECRET = "s3cr3t in the trace"
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe, unsubscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wire import post
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 from support.messages import publish
 from support.refusals import CANARY, refusal
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wire import chunked, post
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 MESSAGE = json.dumps(publish("/canary", CANARY)).encode()
 PACKED = gzip.compress(MESSAGE)

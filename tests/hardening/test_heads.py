@@ -8,10 +8,10 @@ import json
 import pytest
 from support.messages import publish
 from support.refusals import CANARY, PUBLISH, refusal
-from support.server import ASGI, SHORT_WAY
+from support.server import PARSED, SHORT_WAY
 from support.wire import chunked, head, post, request
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 BODY = json.dumps(publish("/canary", CANARY)).encode()
 POST = "POST /bayeux HTTP/1.1"

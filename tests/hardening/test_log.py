@@ -15,14 +15,14 @@ import pytest
 import pytest_asyncio
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.process import DEADLINE_S, environment, launched, started
-from support.server import ASGI, SHORT_WAY
+from support.server import PARSED, SHORT_WAY
 from support.wire import Wire, post, request
 
 from halley.processes import free_port
 from halley.settings import LIMITS
 from halley.telemetry.events import EVENTS
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 LONG = "x" * 10_000
 ESCAPES = "\r\nforged line\x1b[31m\x07"

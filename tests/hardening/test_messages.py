@@ -8,10 +8,10 @@ import json
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
 from support.refusals import CANARY
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wire import post
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 WITNESS = publish("/witness", "came after")
 

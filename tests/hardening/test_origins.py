@@ -8,12 +8,12 @@ from urllib.parse import quote
 import pytest
 from support.messages import HANDSHAKE, publish
 from support.refusals import CANARY, refusal
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wire import head, post, request
 
 from halley.settings import Access
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 BODY = json.dumps(publish("/canary", CANARY)).encode()
 FOREIGN = [

@@ -16,7 +16,7 @@ from support.asking import ASK_POLICY, ASK_RULES, places
 from support.bayeux import House
 from support.growing import results_of
 from support.messages import publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.traced import traced_bytes
 from support.wamp_peers import World
 from support.wire import post, request
@@ -185,7 +185,7 @@ def test_every_place_that_asks_for_a_right_has_a_door():
     assert {door for doors in PLACES.values() if isinstance(doors, list) for door in doors} <= DOORS.keys()
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI)
+@pytest.mark.faces(SHORT_WAY, PARSED)
 @pytest.mark.parametrize("door", DOORS)
 async def test_beyond_the_rate_a_refusal_is_only_that(door, tmp_path):
     """So many are answered and logged as what they are; then they are too many, and what is granted goes on."""

@@ -11,7 +11,7 @@ import pytest
 from support.clock import ServerClock
 from support.messages import connect, publish
 from support.refusals import PUBLISH
-from support.server import ASGI, SHORT_WAY, THOROUGHLY, brisk, serving
+from support.server import PARSED, SHORT_WAY, THOROUGHLY, brisk, serving
 from support.wire import chunked, head, post, request
 
 import halley.host.http
@@ -250,7 +250,7 @@ async def test_s3_a_server_that_is_always_late_still_ends_the_slow():
         assert served.watch.cut == 1
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI)  # 200 TLS handshakes take longer than the deadlines
+@pytest.mark.faces(SHORT_WAY, PARSED)  # 200 TLS handshakes take longer than the deadlines
 async def test_d1_many_slow_peers_cost_the_others_nothing():
     """D1: 100 half heads and 100 half bodies are cut in time, while another client is served."""
     async with serving(brisk(limits=BRIEF)) as served:

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 import pytest
 from support.messages import connect, publish
-from support.server import ASGI, RECORDED, SHORT_WAY, TLS, brisk, later, serving
+from support.server import PARSED, RECORDED, SHORT_WAY, TLS, brisk, later, serving
 from support.slow_policy import SlowPolicy
 from support.wire import chunked, post, request
 
 from halley.host.timeouts import Turns
 
-pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI, RECORDED)]
+pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, PARSED, RECORDED)]
 
 PUBLISH = json.dumps([publish("/a", 1)]).encode()
 LONG = json.dumps([publish("/a", "x" * 5_000)]).encode()

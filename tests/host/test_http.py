@@ -9,12 +9,12 @@ import json
 
 import pytest
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, later, serving
+from support.server import PARSED, SHORT_WAY, TLS, brisk, later, serving
 from support.wire import chunked, post, request
 
 from halley.host.timeouts import Turns
 
-pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI, TLS)]
+pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, PARSED, TLS)]
 
 BODY = json.dumps(publish("/a", 1)).encode()
 ANSWER = [{"channel": "/a", "successful": True}]

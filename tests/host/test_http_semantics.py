@@ -9,10 +9,10 @@ from time import time
 
 import pytest
 from support.messages import publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, SHORT_WAY, TLS, brisk, serving
 from support.wire import chunked, head, post, request
 
-pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI, TLS)]
+pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, PARSED, TLS)]
 
 BODY = json.dumps([publish("/a", 1)]).encode()
 HOST = "Host: 127.0.0.1"

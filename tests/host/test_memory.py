@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, SHORT_WAY, TLS, brisk, serving
 from support.streams import StreamReader
 from support.wire import head, post, request
 
@@ -140,7 +140,7 @@ past seconds, which grow by time and not by connections."""
 @pytest.mark.parametrize(
     ("use", "most_bytes"),
     [(published, 1_500), (answered, 1_500), (polling, 4_500), (streaming, 3_500)],
-    ids=["idle", "by-asgi", "held", "stream"],
+    ids=["idle", "rights", "held", "stream"],
 )
 async def test_what_a_connection_takes(use, most_bytes):
     """With the loop's transport, which takes another kilobyte, an idle one has 2.5 KB, and a held poll 4.6 KB.
@@ -283,7 +283,7 @@ async def left_behind(served, use):
         gc.enable()
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI, TLS)
+@pytest.mark.faces(SHORT_WAY, PARSED, TLS)
 @pytest.mark.parametrize("use", USES)
 async def test_a_closed_connection_is_freed_without_the_collector(use):
     """No cycle refers to it, whatever was received on it, and however it was closed."""

@@ -9,11 +9,11 @@ import json
 
 import pytest
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.slow_policy import SlowPolicy
 from support.wire import chunked, head, post, request
 
-pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 PUBLISH = post(json.dumps([publish("/a", 1)]).encode())
 HOST = "Host: 127.0.0.1"

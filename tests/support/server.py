@@ -42,11 +42,11 @@ USUAL = Settings(
 )
 
 
-SHORT_WAY, ASGI, RECORDED, TLS = "short-way", "asgi", "durable", "tls"
+SHORT_WAY, PARSED, RECORDED, TLS = "short-way", "parsed", "durable", "tls"
 """The faces of a server: it remembers heads that may come again; it parses every request; it remembers heads, and has
 every event on disk before it is delivered; it remembers heads, with TLS."""
 
-THOROUGHLY = (SHORT_WAY, *(pytest.param(face, marks=pytest.mark.slow) for face in (ASGI, TLS)))
+THOROUGHLY = (SHORT_WAY, *(pytest.param(face, marks=pytest.mark.slow) for face in (PARSED, TLS)))
 """The faces for tests that wait for deadlines; all but the first are slow tests."""
 
 _face = SHORT_WAY
@@ -75,7 +75,7 @@ def later(turns: Turns, worker: Worker) -> bool:
 
 def brisk(**changed: Any) -> Settings:
     """Return settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
-    settings = replace(USUAL, short_way=_face != ASGI)
+    settings = replace(USUAL, short_way=_face != PARSED)
     if _face == TLS:
         settings = replace(settings, tls=authority.settings())
     if _face == RECORDED:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 from support.archive import given
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 
 from halley.access.tokens import hash_of
 from halley.history.consumers import TooManyConsumers
@@ -206,7 +206,7 @@ async def test_without_history_there_is_nothing_to_consume():
         assert (await report(http, 1)).status_code == 404
 
 
-@pytest.mark.faces(SHORT_WAY, ASGI)
+@pytest.mark.faces(SHORT_WAY, PARSED)
 async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
     """A job on another machine reports, one on this host writes the file; the result is the same."""
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})

@@ -8,11 +8,11 @@ import pytest
 from support.bayeux_sockets import SOCKET_HANDSHAKE, BayeuxWire, socket_connect
 from support.frames import next_frame, text
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.server import ASGI, RECORDED, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, RECORDED, SHORT_WAY, TLS, brisk, serving
 from support.switchboard import speaking_plainly
 from support.wire import Wire
 
-FACES = pytest.mark.faces(SHORT_WAY, ASGI, pytest.param(TLS, marks=pytest.mark.slow))
+FACES = pytest.mark.faces(SHORT_WAY, PARSED, pytest.param(TLS, marks=pytest.mark.slow))
 
 
 @FACES

@@ -9,9 +9,9 @@ import re
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 KNOWN = "0123456789abcdef0123456789abcdef"
 EVERYTHING = {

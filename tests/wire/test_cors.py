@@ -9,10 +9,10 @@ import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wire import post, request
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 APP = "https://app.example"
 LISTED = {"origins": (APP, "https://other.example:8443")}

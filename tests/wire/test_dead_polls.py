@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
-from support.server import ASGI, RECORDED, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, RECORDED, SHORT_WAY, TLS, brisk, serving
 from support.wire import post
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI, RECORDED, TLS)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED, RECORDED, TLS)
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 

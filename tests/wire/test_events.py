@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from support.log import ALL, ClockedLog
 from support.messages import connect, publish
-from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
+from support.server import PARSED, SHORT_WAY, TLS, brisk, serving
 from support.streams import EventSource, StreamReader
 from support.wire import DEADLINE_S, Wire, head, post, request, until
 
@@ -20,7 +20,7 @@ from halley.settings import Access, Record, Token
 from halley.transports.events import LAST_IDS
 
 pytestmark = pytest.mark.faces(
-    SHORT_WAY, pytest.param(ASGI, marks=pytest.mark.slow), pytest.param(TLS, marks=pytest.mark.slow)
+    SHORT_WAY, pytest.param(PARSED, marks=pytest.mark.slow), pytest.param(TLS, marks=pytest.mark.slow)
 )
 
 TOKEN = "a token of the tests"

@@ -17,7 +17,7 @@ import pytest
 from support import wamp
 from support.foreign import foreign
 from support.messages import connect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.streams import StreamReader
 from support.wire import post, request, until
 
@@ -27,7 +27,7 @@ from halley.history import query, segment
 from halley.protocols.wamp import errors
 from halley.transports.api.archive import BUSY, UNREADABLE
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED)
 
 GET_EVENTS = "wamp.subscription.get_events"
 

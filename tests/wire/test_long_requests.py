@@ -7,10 +7,10 @@ import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish
-from support.server import ASGI, SHORT_WAY, TLS
+from support.server import PARSED, SHORT_WAY, TLS
 from support.wire import DEADLINE_S, post
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI, TLS)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED, TLS)]
 
 COUNT = 1_000
 OTHERS = "/others"

@@ -18,7 +18,7 @@ def behind(*proxies, **more):
     return brisk(proxies=proxies, open=True, hosts=("app.example",), **more)
 
 
-@pytest.mark.parametrize("short_way", [True, False], ids=["short-way", "asgi"])
+@pytest.mark.parametrize("short_way", [True, False], ids=["short-way", "parsed"])
 @pytest.mark.parametrize("is_listed", [True, False])
 async def test_s44_everything_sees_the_real_client(is_listed, short_way):
     """S44: address, scheme and the cookie's Secure are those that a listed peer states, and no other, on both faces."""

@@ -11,10 +11,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import ASGI, SHORT_WAY
+from support.server import PARSED, SHORT_WAY
 from support.wire import chunked, post, request
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, PARSED)]
 
 FORM = "application/x-www-form-urlencoded"
 FAYE = "text/plain;charset=UTF-8"

@@ -124,7 +124,7 @@ OTHERS = [  # requests of other endpoints, of which the bodies of some have not 
     ),
     ("a body that is too large", request("POST", "/bayeux", content_length="999999999")),
 ]
-REMEMBERS, PARSES, UVICORN = "short-way", "asgi", "uvicorn"
+REMEMBERS, PARSES, UVICORN = "short-way", "parsed", "uvicorn"
 
 
 @asynccontextmanager

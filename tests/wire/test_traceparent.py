@@ -10,13 +10,13 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from support import wamp
 from support.messages import connect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.streams import StreamReader
 from support.wire import post, request
 
 from halley.server.metrics import exposition
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED)
 
 ONE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TWO = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"

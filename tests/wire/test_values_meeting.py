@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from support import wamp
 from support.messages import connect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.values import FakeValues
 from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
@@ -18,7 +18,7 @@ from support.wire import request
 from halley.cli.publishing import publish_value
 from halley.client import Client
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED)
 
 RAW = b"\x00\xff robots"
 RAW_JSON = b'"\\u0000%b"' % base64.b64encode(RAW)

@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.server import PARSED, SHORT_WAY, brisk, serving
 from support.wamp import ABORT, CALL, ERROR, EVENT, PUBLISH, SUBSCRIBE
 from support.wire import request
 
 from halley.settings import Access, Realm, Token
 
-pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
+pytestmark = pytest.mark.faces(SHORT_WAY, PARSED)
 
 TOKENS = tuple(
     Token(name, role, f"sha256:{hashlib.sha256(name.encode()).hexdigest()}")
