@@ -14,7 +14,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from halley.protocols.nt4.names import BASE
 from halley.settings import Settings, is_loopback
+from halley.transports.api.application import LOG
 
 _CONNECTIONS = 32_768
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -152,11 +154,11 @@ server {{
         return 200 "retry: 3000\n";
     }}
 
-    location /log/ {{                       # for the pipeline, which reads the log of the node that keeps it
+    location ~ ^{LOG}(/|$) {{                 # for the pipeline, which reads the log of the node that keeps it
         proxy_pass http://127.0.0.1:{keeper};
     }}
 
-    location /nt/ {{                        # one node serves NetworkTables, and the others answer 503
+    location {BASE}/ {{                        # one node serves NetworkTables, and the others answer 503
         proxy_pass http://halley_nt4;
         proxy_next_upstream error http_503;
     }}
