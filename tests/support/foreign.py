@@ -15,7 +15,9 @@ from support.tables import ECHOING, EchoTables
 from support.wire import DEADLINE_S, Wire, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from halley.server.protocols import Compose
 
 
 class Foreign:
@@ -41,13 +43,15 @@ class Foreign:
 
 
 @asynccontextmanager
-async def foreign(*, echoes: bool = True, **changed: Any) -> AsyncIterator[Foreign]:
+async def foreign(
+    *, echoes: bool = True, protocols: Sequence[Compose] = PROTOCOLS, **changed: Any
+) -> AsyncIterator[Foreign]:
     """Serve within the block; settings are changed as by `brisk`.
 
     If NetworkTables are enabled, their engines only echo, unless `echoes` is False.
     """
     settings = brisk(**changed)
-    halley = Halley(settings, ECHOING if settings.nt4.enabled and echoes else PROTOCOLS)
+    halley = Halley(settings, ECHOING if settings.nt4.enabled and echoes else protocols)
     config = uvicorn.Config(halley.app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
