@@ -54,6 +54,7 @@ from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerCont
 from halley.host.websocket import WebSocket
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header, fields_of
+from halley.transports.routes import Admitted
 
 _PIECE_BYTES = 16_384
 """The largest piece fed to the parser: a body's framing is counted after each piece, so to this precision."""
@@ -412,28 +413,29 @@ class Connection(Serving):
                 self._serve(received)
             return
         self._received = received
-        if (
-            site.remembers
-            and (self._has_served or self._is_proxy)
-            and self._is_first
-            and keeps_alive
-            and not admitted.is_gzip
-            and head.method == "POST"
-            and not (fields.keys() & _UNUSUAL)  # in another trace no request has the same head
-            and (len(fields) == len(headers) or _repeats_only_hops(headers))
-        ):
-            received.repeated = repeated = Repeated.of(
-                self._window,
-                len(headers) + self._HIDDEN_HEADERS,
-                self.shared.limits.head_bytes,
-                admitted,
-                source,
-            )
-            if self._is_proxy and repeated is not None:
-                site.proxied.remember(self.address, self._window, repeated)
+        if site.remembers and (self._has_served or self._is_proxy) and self._is_first and keeps_alive:
+            received.repeated = self._remembered(received, admitted, fields, source)
         if not ((head.method == "POST" and admitted.endpoint.takes_body) or self._waiting or self._is_busy()):
             received.is_answered, received.expects_continue = True, False
             self._serve(received)
+
+    def _remembered(
+        self, received: Received, admitted: Admitted, fields: dict[bytes, bytes], source: tuple[str, str]
+    ) -> Repeated | None:
+        """Return what is remembered of a request for the next one, if that may have the same head."""
+        headers = self.headers
+        if (
+            received.head.method != "POST"
+            or admitted.is_gzip
+            or fields.keys() & _UNUSUAL  # in another trace no request has the same head
+            or (len(fields) != len(headers) and not _repeats_only_hops(headers))
+        ):
+            return None
+        limit = self.shared.limits.head_bytes
+        repeated = Repeated.of(self._window, len(headers) + self._HIDDEN_HEADERS, limit, admitted, source)
+        if self._is_proxy and repeated is not None:
+            self._site.proxied.remember(self.address, self._window, repeated)
+        return repeated
 
     def on_body(self, body: bytes) -> None:
         """Append a piece of the body."""

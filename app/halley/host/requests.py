@@ -77,7 +77,7 @@ class Received:
         self.refusal: Rejection | None = None
         self.repeated: Repeated | None = None
         self.body: bytes | bytearray = b""
-        self.is_answered = False  # it was refused before it was complete
+        self.is_answered = False  # it was served, or refused, before it was complete
 
     def add_body(self, piece: bytes) -> None:
         """Append a piece of the body, behind the first."""
@@ -126,7 +126,10 @@ class Serving(Peer):
             return
         self.endpoint, self.cors = admitted.endpoint, admitted.cors
         body = bytes(received.body)
-        make: Any = lambda: head  # noqa: E731
+
+        def make() -> Head:
+            return head
+
         try:
             if admitted.is_gzip:
                 body = inflated(body, self.shared.limits.body_bytes)
