@@ -148,7 +148,7 @@ class HttpServer:
         self.is_forced = False
         self._news = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
-        self.server_state = _State(self._news.set)
+        self.server_state = _State(self._note_emptied)
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `begin_shutdown`, and then until all connections are closed or the grace period has ended."""
@@ -161,6 +161,11 @@ class HttpServer:
         self.is_shutting_down = True
         self.is_forced = self.is_forced or is_forced
         self._news.set()
+
+    def _note_emptied(self) -> None:
+        """Look whether a server that shuts down has ended; before, what ends is nothing to look at."""
+        if self.is_shutting_down:
+            self._news.set()
 
     async def startup(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept connections."""
