@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from halley.protocols.bayeux.batches import usual
 from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.fast import FastPath
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Request, Transport
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
@@ -66,6 +67,7 @@ class BayeuxEndpoint(ProtocolEndpoint):
         self._note = note
         self._engine: BayeuxEngine = bayeux.engine
         self._sessions: Sessions = bayeux.engine.sessions
+        self._fast: FastPath = bayeux.engine.fast
         self._by_id = bayeux.engine.broker.sessions
         self._extensions = bayeux.engine.hooks.extensions
         self._settings = settings
@@ -120,7 +122,7 @@ class BayeuxEndpoint(ProtocolEndpoint):
         session = self._by_id.get(repeated.session_id)
         if type(session) is not BayeuxSession:
             return False
-        outcome = self._sessions.connect_again(session, repeated.cookies, message_id, exchange, monotonic())
+        outcome = self._fast.connect_again(session, repeated.cookies, message_id, exchange, monotonic())
         if outcome is None:
             return False
         if type(outcome) is Hold:

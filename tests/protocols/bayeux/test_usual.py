@@ -1,6 +1,6 @@
 """Usual requests: which leave the general way early, and that all have the same results on both.
 
-The engine takes usual requests by `BayeuxEngine._receive_usual`, and all others by `BayeuxEngine._steps`, which takes
+The engine takes usual requests by `FastPath.receive`, and all others by `BayeuxEngine._steps`, which takes
 the usual publishes of a batch early. If it declined a message that it should take early, the only effect would be lost
 time, which no other test would notice.
 """
@@ -66,7 +66,7 @@ class House:
 
     def hurry(self, message, cookies=None):
         """Send a message by the early exit; None if it is not taken there."""
-        return self.engine._receive_usual(self.request([message], cookies), message, NOW)
+        return self.engine.fast.receive(self.request([message], cookies), message, NOW)
 
     def request(self, messages, cookies):
         shown = getattr(self, "cookies", ()) if cookies is None else cookies
@@ -278,9 +278,9 @@ def test_a_publish_without_a_session_is_taken_early():
     assert house.hurry(publish("/a", 1)).parts == [b'{"channel":"/a","successful":true}']
     request = Request([publish("/a", 1)], Transport.LONG_POLLING, "connection")
     request.token = "secret"
-    assert house.engine._receive_usual(request, request.messages[0], NOW) is not None
-    house.engine.identities = SimpleNamespace(accept_tokens=True)
-    assert house.engine._receive_usual(request, request.messages[0], NOW) is None
+    assert house.engine.fast.receive(request, request.messages[0], NOW) is not None
+    house.engine.fast._identities = SimpleNamespace(accept_tokens=True)
+    assert house.engine.fast.receive(request, request.messages[0], NOW) is None
 
 
 BATCHES = {

@@ -8,9 +8,7 @@ of the other messages on the session are then part of the connect's reply, so th
 
 Where a request has to wait, for a program's hook or for the disk, its handling goes on later: it is a generator
 (`outcomes.Steps`), which yields what is to be awaited. A long request waits for others, too: it is handled in pieces,
-one in each turn of the loop (`RequestHandler.is_long`). Nearly all requests have one plain message, and nothing to wait
-for. They leave the general way early: `_receive_usual` sees what they are without reading them field by field, and then
-makes the same calls. So do the plain publishes of a batch, by `_publish_in_batch`.
+one in each turn of the loop (`RequestHandler.is_long`). Nearly all requests need nothing of that: `fast.py` has them.
 """
 
 from __future__ import annotations
@@ -20,23 +18,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from halley.broker.broker import Broker
-from halley.broker.errors import RateLimited, Refusal
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.policy import Identities, NoIdentities, Rights
 from halley.broker.ports import Page, Query, Reader
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization, Channels
-from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.extensions import Timesync
+from halley.protocols.bayeux.fast import FastPath
 from halley.protocols.bayeux.handshake import HandshakeHandler
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
+from halley.protocols.bayeux.messages import Message, reply_to
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE, SUBSCRIBE
 from halley.protocols.bayeux.outcomes import (
-    CALLBACK_POLLING,
-    LONG_POLLING,
     WEBSOCKET,
     AwaitHook,
     AwaitTurn,
@@ -46,13 +42,13 @@ from halley.protocols.bayeux.outcomes import (
     Paused,
     Request,
     Steps,
-    Transport,
     Verdict,
+    kind_of_hold,
 )
 from halley.protocols.bayeux.publishing import PublishHandler, is_publish, names_predecessor
 from halley.protocols.bayeux.replies import Replies, turned
 from halley.protocols.bayeux.request import RequestHandler, client_id_of
-from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold, SocketHold
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.protocols.bayeux.subscribing import SubscribeHandler
 from halley.settings import Bayeux, Lazy
@@ -111,6 +107,7 @@ class BayeuxEngine:
         self._handshakes = HandshakeHandler(self.sessions, identities, authorization)
         self._publishes = PublishHandler(broker, rights, hooks, self.sessions, authorization)
         self._subscriptions = SubscribeHandler(broker, hooks, bounds, history, authorization)
+        self.fast = FastPath(self.sessions, self.replies, self._publishes, identities, hooks)
 
     # What a transport calls
 
@@ -118,7 +115,7 @@ class BayeuxEngine:
         """Handle a request's messages in order, as far as possible without waiting. Raises `Misdirected`."""
         messages = request.messages
         if len(messages) == 1:
-            outcome = self._receive_usual(request, messages[0], now)
+            outcome = self.fast.receive(request, messages[0], now)
             if outcome is not None:
                 return outcome
         if self._node_of is not None:
@@ -200,114 +197,7 @@ class BayeuxEngine:
         outcome = self._go_on(wait.steps, (Verdict(), now))
         if not isinstance(outcome, Deferred):
             wait.request.is_paused = isinstance(outcome, AwaitHook)
-            self.write(wait.request, outcome)
-
-    def write(self, request: Request, outcome: Outcome) -> None:
-        """Write the outcome of a request that had to wait for the disk, or for its turn."""
-        if request.transport is WEBSOCKET:
-            request.connection.join(outcome)
-        else:
-            self.sessions.send(request.connection, outcome)
-
-    def _receive_usual(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
-        """Handle a request as nearly all are; None, without any effect, if it is another.
-
-        It has one message, which has exactly the fields that a connect or a publish needs, and concerns no hook of the
-        program. So it need not be read field by field, and there is nothing to wait for but the disk.
-        """
-        if self._extensions or request.has_odd_numbers:
-            return None
-        client_id, message_id = fields.get("clientId"), fields.get("id")
-        if type(client_id) is not str or request.session is not None:
-            return self._receive_without_id(request, fields, now)
-        is_connect = fields.get("channel") == CONNECT and fields.get("connectionType") in self.replies.connection_types
-        if len(fields) != _USUAL_FIELDS or not is_id(message_id) or not (is_connect or self._is_usual_publish(fields)):
-            return None
-        session = self.sessions.find(client_id, request, now)
-        if session is None:
-            return None
-        if is_connect:
-            kind = None if request.transport is LONG_POLLING else _kind_of_hold(request.transport)
-            return self.sessions.connect_alone(session, message_id, request.connection, now, kind)
-        self.sessions.keep_alive(session, now)
-        return self._publish_usual(request, session, fields, now)
-
-    def _receive_without_id(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
-        """Handle a publish of the program, or one of a script, which has no session and proves nothing."""
-        session = request.session
-        if session is not None:
-            is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None
-        else:
-            is_usual = (
-                len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-                and request.transport is not CALLBACK_POLLING
-                and (request.token is None or not self.identities.accept_tokens)
-            )
-        if not is_usual or not self._is_usual_publish(fields):
-            return None
-        if request.token is not None:
-            self.identities.note_unread()
-        return self._publish_usual(request, session, fields, now)
-
-    def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
-        """Whether a message publishes to a channel that has a name as usual, and concerns no hook of the program."""
-        channel = fields.get("channel")
-        return (
-            type(channel) is str
-            and "data" in fields
-            and len(channel) <= ECHOED_CHARS
-            and channel[:_UNUSUAL_CHARS] not in _UNUSUAL
-            and self.hooks.policy is None
-            and not (self._listeners or self._authorizers or self._channel_created)
-        )
-
-    def _publish_usual(
-        self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], now: float
-    ) -> Outcome:
-        """Publish the message of a usual request."""
-        try:
-            pending = self._publishes.publish_usual(request, session, fields, now)
-        except Fault as fault:
-            return self.reply_to_publish(request, session, self._refusal(request, session, fields, fault, now), now)
-        if pending is not None:
-            waiter = _PendingPublish(self, request, session, fields)
-            pending.waiters.append(waiter)
-            return waiter
-        return self.reply_to_publish(request, session, publish_reply(fields), now)
-
-    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> ReplyMessage | None:
-        """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
-
-        Returns None, without any effect, if the message is another, or waits for one of the program's hooks.
-        """
-        session, request = handler.session, handler.request
-        if (
-            session is None
-            or session.closed is not None
-            or len(fields) != _USUAL_FIELDS
-            or fields.get("clientId") != handler.client_id
-            or not is_id(fields.get("id"))
-            or not self._is_usual_publish(fields)
-            or self._extensions
-            or request.has_odd_numbers
-        ):
-            return None
-        pending = self._publishes.publish_usual(request, session, fields, handler.now)
-        if pending is None:
-            return publish_reply(fields)
-        reply = reply_to(fields, successful=True)
-        handler.hold_back(pending, reply, fields)
-        return reply
-
-    def reply_to_publish(
-        self, request: Request, session: BayeuxSession | None, reply: ReplyMessage, now: float
-    ) -> Reply:
-        """Make the response to a usual request with a publish."""
-        if session is None:
-            return self.replies.make(None, [reply], [], now, request.connection)
-        outbox = session.outbox
-        events = self._events_for(request, session, now) if outbox.queue or outbox.conflated is not None else []
-        return self.replies.make(session, [reply], events, now, request.connection)
+            self.sessions.write_later(wait.request, outcome)
 
     def _steps(self, handler: RequestHandler) -> Steps:
         """Handle a request's messages in their order; connects come last. Returns the reply, or the hold."""
@@ -325,7 +215,7 @@ class BayeuxEngine:
             if handler.held_back and not is_publish(fields.get("channel")):
                 yield from handler.commits()
             try:
-                reply = self._publish_in_batch(handler, fields)
+                reply = self.fast.publish_in_batch(handler, fields)
                 if reply is not None:
                     replies.append(reply)
                     continue
@@ -336,17 +226,10 @@ class BayeuxEngine:
                 else:
                     replies.append((yield from self._answer(handler, message)))
             except Fault as fault:
-                replies.append(self._refusal(handler.request, handler.session, fields, fault, handler.now))
+                replies.append(
+                    self.replies.refusal_within_rate(handler.session, fields, fault, handler.address, handler.now)
+                )
         return (yield from self._finish(handler, connects))
-
-    def _refusal(
-        self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, now: float
-    ) -> dict[str, Any]:
-        """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
-        if not errors.takes_token(fault.error) or self.broker.rates.admit_refusal(session, request.address, now):
-            return self.replies.refusal(session, fields, fault)
-        fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
-        return self.replies.refusal(session, fields, fault, is_reported=False)
 
     def _answer(self, handler: RequestHandler, message: Message) -> Steps:
         """Handle any message but a handshake or connect, and return its reply. Raises `Fault`."""
@@ -398,7 +281,7 @@ class BayeuxEngine:
             spent_bytes = handler.reply_bytes() if is_last and len(hold.session.outbox) else 0
             replies[place], events = self.sessions.connect_reply(hold, handler.now, spent_bytes)
         if not connects and session is not None:
-            events = self._events_for(request, session, handler.now, handler)
+            events = self.sessions.events_with_reply(session, request.transport, handler.now, handler.reply_bytes)
         reply = self.replies.make(session, [*replies, *handler.extra], events, handler.now, request.connection)
         reply.answers_connect = bool(connects)
         if request.transport is WEBSOCKET and any(message.get("channel") == SUBSCRIBE for message in request.messages):
@@ -413,7 +296,7 @@ class BayeuxEngine:
         if message.fields.get("connectionType") not in offered:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(offered)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        kind = _kind_of_hold(handler.request.transport)
+        kind = kind_of_hold(handler.request.transport)
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
@@ -439,55 +322,3 @@ class BayeuxEngine:
         self.broker.touch(session, deadline)
         session.forget_advice()  # clients ignore this reply
         return reply
-
-    def _events_for(
-        self, request: Request, session: BayeuxSession, now: float, handler: RequestHandler | None = None
-    ) -> list[Event]:
-        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2).
-
-        `handler` has the replies that they go with, if these are more than a publish's.
-        """
-        if (
-            not len(session.outbox)
-            or session.closed is not None
-            or session.unsettled is not None
-            or session.acks is not None
-            or session.cursor is not None
-            or session.connect_delivery_only
-            or session.open_batches
-            or session.socket is not None  # by which they go
-            or request.transport is not LONG_POLLING
-        ):
-            return []
-        return self.replies.take(session, now, 0 if handler is None else handler.reply_bytes())
-
-
-def _kind_of_hold(transport: Transport) -> type[Hold]:
-    if transport is LONG_POLLING:
-        return Hold
-    return SocketHold if transport is WEBSOCKET else ScriptHold
-
-
-class _PendingPublish(Deferred):
-    """A usual request whose publish waits for its commit (`broker.pending.Waiter`)."""
-
-    __slots__ = ("_engine", "_fields", "_request", "_session")
-
-    def __init__(
-        self, engine: BayeuxEngine, request: Request, session: BayeuxSession | None, fields: dict[str, Any]
-    ) -> None:
-        self.connection = request.connection
-        self._engine = engine
-        self._request = request
-        self._session = session
-        self._fields = fields
-
-    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """Make the reply, and have it written: the event is stored or refused (`Waiter.settled`)."""
-        engine = self._engine
-        reply: ReplyMessage
-        if refusal is not None:
-            reply = engine.replies.refusal(self._session, self._fields, fault_of(refusal))
-        else:
-            reply = publish_reply(self._fields, event.position)
-        engine.write(self._request, engine.reply_to_publish(self._request, self._session, reply, now))

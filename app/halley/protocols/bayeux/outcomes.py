@@ -25,7 +25,7 @@ from halley.broker.policy import Proof
 from halley.broker.sessions import Outputs
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import CONNECT
-from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold, SocketHold
 from halley.protocols.contract import Close
 
 
@@ -42,6 +42,13 @@ LONG_POLLING: Final = Transport.LONG_POLLING
 CALLBACK_POLLING: Final = Transport.CALLBACK_POLLING
 WEBSOCKET: Final = Transport.WEBSOCKET
 """Names of their own: Python 3.11 looks for the member of an enumeration by a call."""
+
+
+def kind_of_hold(transport: Transport) -> type[Hold]:
+    """Return the class of a connect that came by this transport."""
+    if transport is LONG_POLLING:
+        return Hold
+    return SocketHold if transport is WEBSOCKET else ScriptHold
 
 
 class Request:

@@ -17,6 +17,7 @@ from math import inf
 from typing import Any
 
 from halley.broker.broker import Broker
+from halley.broker.errors import RateLimited
 from halley.broker.events import Event
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
@@ -288,6 +289,15 @@ class Replies:
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(now + self._broker.clock_offset_s)
         return ext
+
+    def refusal_within_rate(
+        self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, address: str, now: float
+    ) -> dict[str, Any]:
+        """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
+        if not errors.takes_token(fault.error) or self._broker.rates.admit_refusal(session, address, now):
+            return self.refusal(session, fields, fault)
+        fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
+        return self.refusal(session, fields, fault, is_reported=False)
 
     def refusal(
         self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, *, is_reported: bool = True

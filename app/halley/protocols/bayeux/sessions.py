@@ -39,6 +39,7 @@ from halley.protocols.bayeux.outcomes import (
     LateOutcome,
     Outcome,
     Request,
+    Transport,
 )
 from halley.protocols.bayeux.replies import Replies
 from halley.protocols.bayeux.revoking import revoke
@@ -329,42 +330,6 @@ class Sessions:
 
     # Connects and their replies
 
-    def connect_again(
-        self, session: BayeuxSession, cookies: Sequence[str], message_id: str, connection: Any, now: float
-    ) -> Hold | Reply | None:
-        """Handle a connect over long-polling that differs only in its id from a usual one of this session before.
-
-        Returns None, without any effect, if the request has to be received whole.
-        """
-        if self._extensions or not self.admits(session, cookies, now):
-            return None
-        return self.connect_alone(session, message_id, connection, now)
-
-    def connect_alone(
-        self,
-        session: BayeuxSession,
-        message_id: str | int | None,
-        connection: Any,
-        now: float,
-        kind: type[Hold] | None = None,
-    ) -> Hold | Reply | None:
-        """Handle a connect without advice or `ext` that was sent alone; `kind` is its hold's, None for long-polling.
-
-        Returns None, without any effect, if it replaces another, or its session replays.
-        """
-        if session.held is not None or session.cursor is not None:
-            return None
-        session.client_interval_s = None
-        hold = session.spare
-        if kind is not None:
-            hold = kind(session, connection, message_id, session.hold_s)
-        elif hold is None:
-            hold = Hold(session, connection, message_id, session.hold_s)
-        else:
-            session.spare = None
-            hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
-        return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
-
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
@@ -448,6 +413,38 @@ class Sessions:
             reply = self.replies.of_texts(session, [text.encode()], events, events, hold.connection)
         reply.answers_connect = True
         return reply
+
+    def events_with_reply(
+        self,
+        session: BayeuxSession,
+        transport: Transport,
+        now: float,
+        spent_bytes: Callable[[], int] | None = None,
+    ) -> list[Event]:
+        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2).
+
+        `spent_bytes` returns the bytes of the replies that they go with, if these are more than a publish's.
+        """
+        if (
+            not len(session.outbox)
+            or session.closed is not None
+            or session.unsettled is not None
+            or session.acks is not None
+            or session.cursor is not None
+            or session.connect_delivery_only
+            or session.open_batches
+            or session.socket is not None  # by which they go
+            or transport is not LONG_POLLING
+        ):
+            return []
+        return self.replies.take(session, now, 0 if spent_bytes is None else spent_bytes())
+
+    def write_later(self, request: Request, outcome: Outcome) -> None:
+        """Have the outcome of a request written that had to wait for the disk, or for its turn."""
+        if request.transport is WEBSOCKET:
+            request.connection.join(outcome)
+        else:
+            self.send(request.connection, outcome)
 
     def send(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
