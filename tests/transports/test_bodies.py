@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halley.protocols.bayeux.batches import usual
+from halley.protocols.bayeux.fast import usual
 from halley.protocols.json_text import OutOfRange, has_out_of_range
 from halley.settings import Limits
 from halley.transports.asgi import read_body

@@ -13,9 +13,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from halley.protocols.bayeux.batches import usual
 from halley.protocols.bayeux.engine import BayeuxEngine
-from halley.protocols.bayeux.fast import FastPath
+from halley.protocols.bayeux.fast import FastPath, usual
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Request, Transport
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from orjson import JSONDecodeError
-from orjson import loads as loads_quickly
-
-from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, is_usual, loads
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads
 from halley.settings import Limits
 
 
@@ -37,27 +34,6 @@ class Malformed(Exception):
 
 class TooManyMessages(Malformed):
     """A text with more messages or JSON values than are allowed."""
-
-
-def usual(text: bytes, limits: Limits) -> list[dict[str, Any]] | None:
-    """The messages of a text in UTF-8 as nearly all are: few, small and flat. None for any other text.
-
-    Its values need not be counted: each has a byte. A text that may have an integer beyond 64 bits is another.
-    """
-    if len(text) > limits.nodes:
-        return None
-    try:
-        value = loads_quickly(text)
-    except JSONDecodeError:
-        return None
-    messages = value if type(value) is list else [value]
-    if not 0 < len(messages) <= limits.messages:
-        return None
-    most_levels = limits.nesting - 1  # below those of an array
-    for message in messages:
-        if type(message) is not dict or not is_usual(message, most_levels):
-            return None
-    return messages
 
 
 def value_of(text: bytes, limits: Limits) -> tuple[Any, bool, int]:

@@ -1,4 +1,4 @@
-"""The requests that nearly all clients send, handled in fewer steps, and with the same effects and the same bytes.
+"""The requests that nearly all clients send, read and handled in fewer steps, with the same effects and the same bytes.
 
 They have one message, with exactly the fields of a connect or a publish, which concerns no hook of the program. Any
 other request is the engine's (`engine.py`), which would handle these too, in the same way. So nothing is decided here
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+
+from orjson import JSONDecodeError
+from orjson import loads as loads_quickly
 
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
@@ -30,11 +33,34 @@ from halley.protocols.bayeux.replies import Replies
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
+from halley.protocols.json_text import is_usual
+from halley.settings import Limits
 
 _UNUSUAL: Final = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
 _UNUSUAL_CHARS: Final = len(META)
 _USUAL_FIELDS: Final = 4  # channel, clientId, id, and connectionType or data
 _LOCAL_FIELDS: Final = 2  # channel and data
+
+
+def usual(text: bytes, limits: Limits) -> list[dict[str, Any]] | None:
+    """The messages of a text in UTF-8 as nearly all are: few, small and flat. None for any other text.
+
+    Its values need not be counted: each has a byte. A text that may have an integer beyond 64 bits is another.
+    """
+    if len(text) > limits.nodes:
+        return None
+    try:
+        value = loads_quickly(text)
+    except JSONDecodeError:
+        return None
+    messages = value if type(value) is list else [value]
+    if not 0 < len(messages) <= limits.messages:
+        return None
+    most_levels = limits.nesting - 1  # below those of an array
+    for message in messages:
+        if type(message) is not dict or not is_usual(message, most_levels):
+            return None
+    return messages
 
 
 class FastPath:

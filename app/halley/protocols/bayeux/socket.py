@@ -33,8 +33,9 @@ from halley.broker.aging import TimeoutQueue
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.outbox import OVERHEAD_BYTES
-from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, parse, usual
+from halley.protocols.bayeux.batches import Batch, Malformed, TooManyMessages, parse
 from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.fast import usual
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import HANDSHAKE
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Paused, Request, Transport, Verdict
