@@ -27,7 +27,7 @@ from halley.host.listener import config_of
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
-from halley.protocols.bayeux import batches
+from halley.protocols.bayeux import fast
 from halley.server.composition import Server
 from halley.settings import Access, Token
 from halley.transports.endpoint import PostHead
@@ -184,7 +184,7 @@ async def test_connects_that_differ_only_in_their_ids(ids, parsed):
         return read[-1]
 
     async with serving(brisk()) as served:
-        with patch.object(batches, "loads_quickly", loads):
+        with patch.object(fast, "loads_quickly", loads):
             assert await connects(served, *ids.split()) == ids.split()
     messages = [each for body in read for each in (body if isinstance(body, list) else [body])]
     assert [each["id"] for each in messages if each["channel"] == "/meta/connect" and "id" in each] == parsed.split()

@@ -30,7 +30,7 @@ from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from halley.server.session_log import SessionLog
 from halley.settings import Settings
-from halley.transports.endpoint import BayeuxEndpoint
+from halley.transports.bayeux_route import BayeuxEndpoint
 from halley.transports.events import EventsEndpoint
 from halley.transports.guard import Guard
 from halley.transports.nt4 import nt4_route

@@ -1,21 +1,26 @@
-"""How a request becomes a WebSocket of Bayeux; `endpoint.py` serves all other requests on the same paths.
+"""The routes of Bayeux, and how a request becomes a WebSocket; `endpoint.py` serves all other requests of them.
 
-This is a module of its own because it is not compiled: the class that it inherits from is not.
+This is a module of its own because it is not compiled: the classes that it inherits from are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 from halley.broker.errors import TokenRefused
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Engine, Link
-from halley.settings import Cookie
+from halley.settings import Cookie, Settings
 from halley.transports.cookies import cookie_values
-from halley.transports.guard import Rejection
+from halley.transports.endpoint import Polling
+from halley.transports.exchange import Note
+from halley.transports.guard import Guard, Rejection
 from halley.transports.head import BAD_TOKEN, RETRY_AFTER, Head, bearer_token
+from halley.transports.relay import Relay, relay_text
+from halley.transports.routes import ProtocolEndpoint, Route
 from halley.transports.websocket import WebSocketRoute
 
 
@@ -57,3 +62,25 @@ class BayeuxRoute(WebSocketRoute):
 
     def _cookies(self, head: Head) -> tuple[str, ...]:
         return cookie_values(head.fields.get(b"cookie", b""), self.cookie.name.encode())
+
+
+class BayeuxEndpoint(ProtocolEndpoint):
+    """Bayeux as clients reach it: long-polling by POST, callback-polling by GET, and WebSockets by `sockets`.
+
+    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
+    """
+
+    def __init__(
+        self, bayeux: BayeuxProtocol, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
+    ) -> None:
+        self.sockets = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
+        self._guard = guard
+        self._paths = settings.bayeux.paths
+        self._polling = Polling(bayeux.engine, guard, note, settings, relay)
+        if relay is not None:
+            bayeux.relay_by(partial(relay_text, relay, note))
+
+    def routes(self) -> list[Route]:
+        """Return the routes of Bayeux: its paths, and all below them."""
+        methods = ("GET", "POST", "OPTIONS")
+        return [Route(path, self._polling, self._guard, methods, sockets=self.sockets) for path in self._paths]

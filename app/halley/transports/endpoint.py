@@ -1,9 +1,9 @@
-"""The Bayeux endpoint: serves every request below one of Bayeux's paths.
+"""The requests of Bayeux, at its paths and below them.
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
-(`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`). The engine knows the exchange of a request as its
-`connection`. A held connect is only the `Hold` that its exchange keeps: there is no task for it, and none for any other
-request that waits, but for one that waits for a hook of the program.
+(`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`, which also has the routes). The engine knows the
+exchange of a request as its `connection`. A held connect is only the `Hold` that its exchange keeps: there is no task for
+it, and none for any other request that waits, but for one that waits for a hook of the program.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ from typing import Any, Final, NamedTuple
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.fast import FastPath, usual
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Request, Transport
-from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.settings import Settings
 from halley.transports import callback_polling
-from halley.transports.bayeux_route import BayeuxRoute
 from halley.transports.bodies import IN_UTF_8, charset_of, messages_of_body
 from halley.transports.cookies import browser_cookie, cookie_values
-from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, Repeated
+from halley.transports.exchange import Exchange, HeadOf, Note, Repeated
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, Headers, bearer_token
-from halley.transports.relay import Relay, pass_on, relay_text
-from halley.transports.routes import ProtocolEndpoint, Route
+from halley.transports.relay import Relay, pass_on
 from halley.transports.waits import await_hooks
 
 _HEADERS: Final = Headers(JSON, *UNCACHED)
 """The headers of every response by long-polling."""
 _SCRIPT: Final = Headers(*callback_polling.HEADERS)
-_METHODS: Final = ("GET", "POST", "OPTIONS")
 _LONG_POLLING = Transport.LONG_POLLING
 _NO_MORE: Final[tuple[Header, ...]] = ()
 
@@ -49,33 +45,31 @@ class PostHead(NamedTuple):
     address: str | None = None
 
 
-class BayeuxEndpoint(ProtocolEndpoint):
-    """Serves Bayeux: long-polling by POST, callback-polling by GET, and WebSockets by `sockets`.
+class Polling:
+    """The endpoint of long-polling by POST and callback-polling by GET (`exchange.Endpoint`).
 
-    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
+    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none. It has no base
+    class, so that it can be native.
     """
 
     def __init__(
-        self, bayeux: BayeuxProtocol, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
+        self, engine: BayeuxEngine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
+        self.takes_body = True
         self._guard = guard
-        self.sockets = BayeuxRoute(bayeux, bayeux.service, guard, bayeux, settings.cookie)
         self._relay = relay
-        if relay is not None:
-            bayeux.relay_by(partial(relay_text, relay, note))
         self._note = note
-        self._engine: BayeuxEngine = bayeux.engine
-        self._sessions: Sessions = bayeux.engine.sessions
-        self._fast: FastPath = bayeux.engine.fast
-        self._by_id = bayeux.engine.broker.sessions
-        self._extensions = bayeux.engine.hooks.extensions
+        self._engine: BayeuxEngine = engine
+        self._sessions: Sessions = engine.sessions
+        self._fast: FastPath = engine.fast
+        self._by_id = engine.broker.sessions
+        self._extensions = engine.hooks.extensions
         self._settings = settings
         self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
 
-    def routes(self) -> list[Route]:
-        """Return the routes of Bayeux: its paths, and all below them."""
-        return [Route(path, self, self._guard, _METHODS, sockets=self.sockets) for path in self._settings.bayeux.paths]
+    def hide(self, head: Head) -> None:
+        """Hide nothing: no secret is in a path."""
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> PostHead | Rejection | None:
         """Read what a POST's head says; check whether a GET can be for a script. Raises `Rejection`.
@@ -235,20 +229,20 @@ class BayeuxEndpoint(ProtocolEndpoint):
         exchange.write(self._engine.receive_here(request, monotonic()))
 
 
-class _Script(Endpoint):
+class _Script:
     """What answers one request of callback-polling, by a call of the function that it names."""
 
-    def __init__(self, bayeux: BayeuxEndpoint, callback: str) -> None:
-        self._bayeux = bayeux
+    def __init__(self, polling: Polling, callback: str) -> None:
+        self._polling = polling
         self._callback = callback
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
         """Respond with a script, or wait as a POST does."""
-        self._bayeux.write(exchange, outcome, self._callback)
+        self._polling.write(exchange, outcome, self._callback)
 
     def lost(self, exchange: Exchange, waiting: Any) -> None:
-        """See `BayeuxEndpoint.lost`."""
-        self._bayeux.lost(exchange, waiting)
+        """See `Polling.lost`."""
+        self._polling.lost(exchange, waiting)
 
 
 def _no_head() -> Head:

@@ -160,13 +160,28 @@ class Exchange(Protocol):
         """Pass an outcome to the endpoint, whose `write` makes the response."""
 
 
+class Serves(Protocol):
+    """What a route needs of its endpoint: all of `Endpoint` that is called before the exchange has one of its own."""
+
+    takes_body: bool
+
+    def prepare(self, head: Head, headers: Sequence[Header]) -> Any:
+        """See `Endpoint`."""
+
+    def hide(self, head: Head) -> None:
+        """See `Endpoint`."""
+
+    def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:
+        """See `Endpoint`."""
+
+
 class Endpoint:
     """What serves the requests of some routes. An endpoint that never waits needs `serve` alone.
 
     One that `takes_body` is passed a POST when all of its body is there; else at once, without.
     """
 
-    takes_body = True
+    takes_body: bool = True
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> Any:
         """Read what `serve` needs from a request's head, before its body has come. Raises `Rejection`.

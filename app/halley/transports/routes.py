@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note
+from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, Serves
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, Headers
 from halley.transports.websocket import UPGRADE, WebSocketRoute
@@ -29,7 +29,7 @@ class Route:
     """
 
     path: str
-    endpoint: Endpoint
+    endpoint: Serves
     guard: Guard | None
     methods: tuple[str, ...] = ()
     has_below: bool = True
@@ -83,7 +83,7 @@ class Admitted(NamedTuple):
     `is_gzip`: its body is compressed, and is to be inflated first.
     """
 
-    endpoint: Endpoint
+    endpoint: Serves
     prepared: Any
     cors: tuple[Header, ...] = ()
     is_gzip: bool = False
