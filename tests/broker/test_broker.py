@@ -46,7 +46,7 @@ def test_a_full_broker_admits_nobody():
         join(broker, "3")
     assert list(broker.sessions) == ["1", "2"]
     assert len(broker.deadlines) == 2
-    assert broker.opened["test"] == 2
+    assert broker.census.opened["test"] == 2
     broker.close(first, "left")
     join(broker, "3")
 

@@ -187,7 +187,7 @@ async def test_an_interrupted_subscriber_says_goodbye(number, served, tmp_path):
     """The exit code is 130, nothing more is printed, and the session ends immediately instead of at its deadline."""
     async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path) as subscribing:
         await subscribing.until_logged("subscribed to /a")
-        assert served.house.broker.opened["bayeux"] == 1
+        assert served.house.broker.census.opened["bayeux"] == 1
         subscribing.send_signal(number)
         assert await subscribing.exit_code() == INTERRUPTED
     assert len(subscribing.lines) == 1

@@ -338,7 +338,7 @@ async def test_a_wait_that_ends_before_anything_is_sent_leaves_no_doubt():
         with pytest.raises(Unreachable, match=r"^cannot connect to \S+ \(the time has run out\)$"):
             async with Client(served.url, timeouts=Timeouts(answer_s=0)):
                 pass
-        assert not served.house.broker.opened
+        assert not served.house.broker.census.opened
 
 
 async def test_the_interval_is_kept():

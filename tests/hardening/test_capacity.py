@@ -153,7 +153,7 @@ async def test_s23_ten_thousand_handshakes_without_a_connect_leave_nothing():
         async with asyncio.timeout(6 * DEADLINE_S):
             await asyncio.gather(*map(storm, wires))
         broker, engine = served.house.broker, served.house.engine
-        assert broker.opened == {"bayeux": sessions}
+        assert broker.census.opened == {"bayeux": sessions}
         await served.until(lambda: not broker.sessions)
         assert broker.closed == {"expired": sessions}
         assert (

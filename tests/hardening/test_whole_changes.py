@@ -64,11 +64,10 @@ def faults(served):
 async def is_left_clean(served):
     """Wait until the clients' sessions have ended, and look whether anything of them is left."""
     house = served.house
-    broker, streams = house.broker, house.protocol("events").streams
-    await served.until(lambda: all(each.protocol == "local" for each in broker.sessions.values()))
-    await served.until(lambda: not streams.all)
-    assert not streams.counts
-    assert not broker.shares.sessions_of
+    broker = house.broker
+    await served.until(lambda: not broker.census.clients)
+    assert all(each.protocol == "local" for each in broker.sessions.values())
+    assert not any(broker.census._charged.values())
     assert len(broker.deadlines) == len(broker.sessions)
     assert house.engine.sessions.holds == 0
     assert not house.engine._handshakes._beginning
@@ -78,7 +77,7 @@ async def is_left_clean(served):
     assert not any(realm.sessions or realm.subscriptions for realm in state.realms.values())
     assert not state._session_ids
     assert not house.protocol("nt4").tables.clients
-    assert sum(broker.opened.values()) == sum(broker.closed.values()) + len(broker.sessions)
+    assert broker.census.opened.total() == sum(broker.closed.values()) + len(broker.sessions)
 
 
 class Room:
@@ -384,7 +383,7 @@ async def test_a_session_whose_owner_raises_ends_whole_and_alone(door, method):
         else:
             assert (await room.wamp.receive())[0] == wamp.GOODBYE
         assert len(faults(served)) == 1
-        assert not served.house.protocol("events").streams.counts or door != "stream"
+        assert not served.house.broker.census.open["events"] or door != "stream"
         for each in [*served.house.broker.sessions.values()]:
             if each.protocol == "bayeux":
                 served.house.engine.sessions.leave(each, monotonic(), by_client=False)

@@ -300,7 +300,7 @@ async def stream_closed(served):
 
 async def stream_ended(served):
     stream = await StreamReader.open(served, "/events/a")
-    for each in [*served.house.protocol("events").streams.all]:
+    for each in served.house.protocol("events").streams.all():
         each.end("denied", 0.0)
     await stream.rest()
 

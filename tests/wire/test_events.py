@@ -449,7 +449,7 @@ async def test_a_stream_is_a_session_as_any_other(tmp_path):
         await stream.wire.close()
         [closed] = await watcher.data(1)
         assert (closed["event"], closed["reason"]) == ("closed", "connection_lost")
-        assert served.house.broker.opened["events"] == 2
+        assert served.house.broker.census.opened["events"] == 2
 
 
 # Slow readers

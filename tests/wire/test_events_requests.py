@@ -82,7 +82,7 @@ async def test_a_wrong_request_is_answered_with_what_was_expected(target):
     async with serving(brisk()) as served:
         answer = await ask(served, target)
         assert (answer.status, answer.text) == (400, WRONG[target])
-        assert served.house.broker.opened["events"] == 0
+        assert served.house.broker.census.opened["events"] == 0
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/x-ndjson", "text/event-stream;q=0.1, application/x-ndjson"])
@@ -138,7 +138,7 @@ async def test_other_methods_are_refused_and_head_is_a_head(tmp_path):
         assert answer.headers["halley-log"] == served.house.broker.commits.log.log_id
         await wire.send(request("HEAD", "/events/a"))
         assert b" 401 " in await wire.reader.readuntil(b"\r\n\r\n")
-        assert served.house.broker.opened["events"] == 0
+        assert served.house.broker.census.opened["events"] == 0
 
 
 # Who may have a stream

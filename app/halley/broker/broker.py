@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 
+from halley.broker.census import Census
 from halley.broker.commits import Commits
 from halley.broker.errors import (
     AtCapacity,
@@ -85,6 +86,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.account_of = account_of
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
+        self.census = Census()
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Session | Outlet] = deque()
@@ -105,7 +107,6 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
         self.published = self.delivered = self.overflows = 0  # plain counts read by telemetry, like those below
         self.dropped = 0  # events that were `undelivered` when their session ended
-        self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.rates = Rates(limits, account_of, self.hits)
 
@@ -148,7 +149,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.check_load()
         if len(self.sessions) >= self.limits.sessions:
             raise self.counted(TooManySessions())
-        if session.account is not None and self.shares.sessions_of[session.account] >= self.limits.sessions_per_address:
+        if self.census.charged(session.account) >= self.limits.sessions_per_address:
             raise self.counted(TooManyFromAddress())
 
     def check_load(self, account: str | None = None) -> None:
@@ -169,11 +170,10 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
             self.check_load(self.shares.begin(session))
         session.opened_at = now
         self.sessions[session.id] = session
+        self.census.begin(session)
         if session.account is not None:
-            self.shares.sessions_of[session.account] += 1
             session.meter = self.rates.publishes.new()
         self.deadlines.add(session, min(deadline, session.expiry))
-        self.opened[session.protocol] += 1
         self._notify(lambda observer: observer.opened(session))
         if session.subscriptions:  # a program may have subscribed it before its handshake was granted
             self.note_subscribed(session, [*session.subscriptions])
@@ -197,11 +197,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         if is_admitted:
             self.shares.left(session)
             del self.sessions[session.id]
-            if session.account is not None:
-                sessions_of = self.shares.sessions_of
-                sessions_of[session.account] -= 1
-                if not sessions_of[session.account]:  # there can be many addresses: keep only those in use
-                    del sessions_of[session.account]
+            self.census.end(session)
             self.deadlines.remove(session)
             self.closed[reason] += 1
         self.values.notify(lambda values: values.closed(session))

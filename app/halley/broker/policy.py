@@ -20,6 +20,9 @@ from halley.settings import Token, User, Verb
 SERVER: Final = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""
 
+LOCAL: Final = "local"
+"""The protocol of the sessions of the program itself, which have this role."""
+
 NOBODY: Final = "anonymous"
 """The role of clients without a token; a token cannot grant it either."""
 

@@ -15,7 +15,6 @@ An account that is alone on the server has all of the bound, and nothing of it e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from math import inf
 
@@ -35,8 +34,7 @@ class Shares:
 
     `share_bytes` is the share of one account; above `half_bytes` it is looked. `over` are the accounts that have more
     than their share; if there `is_one_alone`, no other account has needed anything. `departed` are the sessions that
-    have ended and whose last answer is still on its way: its events wait until it is written. `sessions_of` counts the
-    open sessions of each address (`limits.sessions_per_address`).
+    have ended and whose last answer is still on its way: its events wait until it is written.
     """
 
     def __init__(self, limits: Limits, waiting: Waiting, account_of: Callable[[str], str | None]) -> None:
@@ -45,7 +43,6 @@ class Shares:
         self.over: set[str] = set()
         self.is_one_alone = False
         self.departed: dict[Session, None] = {}
-        self.sessions_of: Counter[str] = Counter()
         self._waiting = waiting
         self._account_of = account_of
         self._round: Round[Session] = Round()

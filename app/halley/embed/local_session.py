@@ -11,7 +11,7 @@ from typing import Any
 
 from halley.broker.events import Event
 from halley.broker.names import Pattern, patterns_over
-from halley.broker.policy import SERVER
+from halley.broker.policy import LOCAL, SERVER
 from halley.broker.remembered import Results
 from halley.broker.sessions import Session
 from halley.embed.server_session import pattern_of
@@ -46,7 +46,7 @@ class LocalSession:
         self._session = BayeuxSession(
             f"local-{name}-{engine.sessions.new_id()}", self, engine.broker.outbox(), engine.options
         )
-        self._session.protocol = "local"
+        self._session.protocol = LOCAL
         self._session.role = SERVER
         engine.sessions.open(self._session, monotonic())
 

@@ -14,7 +14,6 @@ from halley import telemetry
 from halley.access.control import AccessControl, Authenticator
 from halley.broker.broker import Broker
 from halley.broker.errors import TokenRefused
-from halley.broker.policy import SERVER
 from halley.broker.sharing import Sharing
 from halley.configuration.programs import checked
 from halley.configuration.protection import rights_of
@@ -181,8 +180,7 @@ class Server:
     def _drain_s(self) -> float:
         """Over how many seconds a drain is spread: many clients that come back at once would stop another server."""
         options = self.settings.drain
-        clients = sum(session.role != SERVER for session in self.broker.sessions.values())
-        return min(options.spread_s, clients / options.clients_per_s)
+        return min(options.spread_s, self.broker.census.clients / options.clients_per_s)
 
     def _sweeps(self) -> Sequence[Sweep]:
         sweeps: list[Sweep] = [self.broker.due, self._sharing.sweep, self.ticker.sweep]

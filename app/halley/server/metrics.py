@@ -52,10 +52,10 @@ class HalleyCollector(Collector):
         broker, protocols, sweeper = self._server.broker, self._server.protocols, self._server.sweeper
         names = {*_PROTOCOLS, *(protocol.name for protocol in protocols)}
         sessions = Counter(dict.fromkeys(sorted(names), 0))
-        sessions.update(session.protocol for session in broker.sessions.values())
+        sessions.update(broker.census.open)
         yield _gauge("halley_sessions", "Open sessions, by protocol.", sessions, "protocol")
         yield _gauge("halley_sessions_max", "Open sessions of all protocols that may be.", broker.limits.sessions)
-        yield _counter("halley_sessions_opened", "Sessions opened, by protocol.", broker.opened, "protocol")
+        yield _counter("halley_sessions_opened", "Sessions opened, by protocol.", broker.census.opened, "protocol")
         yield _counter("halley_sessions_closed", "Sessions closed, by reason.", broker.closed, "reason")
         yield _gauge(
             "halley_subscriptions", "Distinct patterns with at least one subscription.", len(broker.index.subscriptions)

@@ -29,11 +29,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
-from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -274,13 +272,12 @@ class Ticker:
         return self._shared.merged(FLOW, figures, now)
 
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
-        broker = self._broker
-        here = Counter(map(attrgetter("protocol"), self._clients()))  # fast even with very many sessions
+        broker, here = self._broker, self._broker.census.open
         return {
             **flow,
             **self._sparse_delays(),
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
-            "sessions": here.total(),
+            "sessions": broker.census.clients,
             "subscriptions": len(broker.index.subscriptions),
             "holds": sum(protocol.holds for protocol in self._protocols),
             "queued": broker.queued,

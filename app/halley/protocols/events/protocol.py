@@ -60,7 +60,6 @@ class Events(WireProtocol):
         self._check_admission(stream.account)
         broker.check_capacity(stream, list(beginning.patterns))
         broker.open(stream, now + self.options.alive_s, now)
-        streams.add(stream)
         position, gap = self._place(stream, beginning)
         for pattern in beginning.patterns:
             broker.subscribe(stream, pattern)
@@ -69,9 +68,10 @@ class Events(WireProtocol):
     def _check_admission(self, account: str | None) -> None:
         if self.is_draining:
             raise AtCapacity
-        if len(self.streams.all) >= self.options.streams:
+        census = self._broker.census
+        if census.open[NAME] >= self.options.streams:
             raise self._broker.counted(TooManyStreams())
-        if account is not None and self.streams.counts[account] >= self.options.streams_per_address:
+        if census.charged(account, NAME) >= self.options.streams_per_address:
             raise self._broker.counted(TooManyStreamsFromAddress())
 
     def _place(self, stream: Stream, beginning: Beginning) -> tuple[int | None, Gap | None]:
@@ -100,7 +100,7 @@ class Events(WireProtocol):
     def begin(self, now: float) -> None:
         """Accept streams from now on, without those of an earlier run."""
         self.is_draining = False
-        for stream in list(self.streams.all):
+        for stream in self.streams.all():
             stream.lost(now)
 
     def drain(self, spread_s: float) -> list[Callable[[float], None]]:
@@ -108,4 +108,4 @@ class Events(WireProtocol):
         self.is_draining = True
         least_s = self.options.retry_s
         most_s = least_s + spread_s
-        return [partial(each.release, random.uniform(least_s, most_s)) for each in self.streams.all]  # noqa: S311
+        return [partial(each.release, random.uniform(least_s, most_s)) for each in self.streams.all()]  # noqa: S311

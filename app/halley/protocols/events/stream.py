@@ -10,7 +10,6 @@ The deadline of its session is when a sign of life is due, or when its token exp
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -68,8 +67,6 @@ class Streams:
         self.wait = wait
         self.read = read
         self.report = report
-        self.all: dict[Stream, None] = {}
-        self.counts: Counter[str] = Counter()  # by account
 
     def outbox(self) -> Outbox:
         """Make an outbox: a small one where its overflow can be read again."""
@@ -78,23 +75,9 @@ class Streams:
             outbox.max_bytes = min(outbox.max_bytes, WAITING_BYTES)
         return outbox
 
-    def add(self, stream: Stream) -> None:
-        """Count a stream whose session has been opened."""
-        self.all[stream] = None
-        if stream.account is not None:
-            self.counts[stream.account] += 1
-
-    def close(self, stream: Stream, reason: str) -> None:
-        """End the session of a stream, and forget the stream."""
-        if stream not in self.all:
-            return
-        del self.all[stream]
-        account = stream.account
-        if account is not None:
-            self.counts[account] -= 1
-            if not self.counts[account]:
-                del self.counts[account]
-        self.broker.close(stream, reason)
+    def all(self) -> list[Stream]:
+        """Return the streams that are open, the oldest first."""
+        return [each for each in self.broker.sessions.values() if isinstance(each, Stream)]
 
     # sessions.Owner
 
@@ -189,7 +172,7 @@ class Stream(Session):
 
     def lost(self, now: float) -> None:  # noqa: ARG002 - Engine's form
         """End the session because the connection was lost (`Engine.lost`)."""
-        self._streams.close(self, LOST)
+        self._streams.broker.close(self, LOST)
         self._link = self._end = None
 
     # What the protocol calls
@@ -212,13 +195,13 @@ class Stream(Session):
         elif later_s is not None and (later := self._form.later(later_s)):
             frames.append(self._link.text(later))
         self._end = Close(frames, NORMAL, reason)
-        self._streams.close(self, reason)
+        self._streams.broker.close(self, reason)
         self._streams.broker.mark_ready(self)
 
     def break_off(self) -> None:
         """End the stream at once, because of a fault: what was to be written may be its cause."""
         self._early, self._gaps, self._end = (), (), Close([], NORMAL, FAULT)
-        self._streams.close(self, FAULT)
+        self._streams.broker.close(self, FAULT)
         self._streams.broker.mark_ready(self)
 
     def release(self, later_s: float, now: float) -> None:
