@@ -116,7 +116,8 @@ def protocols(board: Board) -> list[Compose]:
 
     def compose(parts: Parts) -> Mount:
         board.broker = parts.broker
-        return Mount(board, WampEndpoint(board, parts.guard, parts.session_log.request_refused, parts.settings))
+        note = parts.session_log.request_refused
+        return Mount(board, WampEndpoint(board, parts.guard, note, parts.settings, parts.broker))
 
     return [compose if each is wamp else each for each in PROTOCOLS]
 

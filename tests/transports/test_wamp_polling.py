@@ -219,12 +219,17 @@ async def test_there_are_not_more_than_so_many(serve):
 
 
 async def test_one_address_cannot_have_all(serve):
-    """S: `sessions_per_address` applies before HELLO too; programs on this machine are exempt by default."""
+    """S: `sessions_per_address` applies before HELLO too; when one ends there is room for another, and no more.
+
+    Programs on this machine are exempt by default.
+    """
     async with serve(limits={"sessions_per_address": 1, "exempt": ()}) as served:
-        await Client.open(served)
-        refused = await (await served.wire()).request(asked("open", {"protocols": ["wamp.2.json"]}))
-        assert refused.status == 503
-        assert served.house.broker.hits["sessions_per_address"] == 1
+        for opened in (1, 2):
+            client = await Client.open(served)
+            refused = await (await served.wire()).request(asked("open", {"protocols": ["wamp.2.json"]}))
+            assert refused.status == 503
+            assert served.house.broker.hits["sessions_per_address"] == opened
+            await client.wire.request(post(b"", path=f"/wamp/{client.name}/close"))
 
 
 async def test_who_does_not_come_any_more_is_lost(serve):

@@ -121,7 +121,7 @@ def wamp(parts: Parts) -> Mount:
         others.answer(remote_sessions.LIST, lambda _node, question: sessions.page(question))
         others.report(remote_sessions.REPORT_COUNT, sessions.report_count)
     note, node_id = parts.session_log.request_refused, "" if others is None else others.id
-    return Mount(router, WampEndpoint(router, parts.guard, note, settings, node_id, others))
+    return Mount(router, WampEndpoint(router, parts.guard, note, settings, parts.broker, node_id, others))
 
 
 def nt4(parts: Parts) -> Mount | None:

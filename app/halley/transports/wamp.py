@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from halley.broker.aging import Round, TimeoutQueue
+from halley.broker.broker import Broker
 from halley.protocols.contract import Close, Context, Pings, WebSocketService, WireProtocol
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
-from halley.transports.addresses import accounts
 from halley.transports.endpoint import shutting_down
 from halley.transports.exchange import Exchange, HeadOf, Note, fail
 from halley.transports.guard import Guard, Rejection
@@ -38,6 +38,10 @@ _CHECKS = 4
 """Looks at each peer in one `ping_s`."""
 
 _ID_BYTES = 32
+
+_CHARGED: Final = "wamp poll"
+"""What accounts are charged for each of these connections (`broker/census.py`); no protocol has this name."""
+
 _NOTHING: Final = Headers(*UNCACHED)
 _TEXT: Final = Headers(JSON, *UNCACHED)
 _BINARY: Final = Headers((b"content-type", b"application/octet-stream"), *UNCACHED)
@@ -168,7 +172,8 @@ class Poll:
 class WampEndpoint(ProtocolEndpoint):
     """The endpoint of WAMP: its WebSockets, and all its long-poll connections.
 
-    In a cluster `relay` passes on requests of connections that another node has.
+    An account has as many of these at most as it may have sessions, whether they have one or not. In a cluster `relay`
+    passes on requests of connections that another node has.
     """
 
     def __init__(
@@ -177,6 +182,7 @@ class WampEndpoint(ProtocolEndpoint):
         guard: Guard,
         note: Note,
         settings: Settings,
+        broker: Broker,
         node_id: str = "",
         relay: Relay | None = None,
     ) -> None:
@@ -184,7 +190,8 @@ class WampEndpoint(ProtocolEndpoint):
         self._guard = guard
         self._note = note
         self._limits = settings.limits
-        self._account_of = accounts((*settings.limits.exempt, *settings.proxies))
+        self._account_of = broker.account_of
+        self._census = broker.census
         self._options = settings.wamp
         self._relay = relay
         self._node_id = node_id  # the names of transports begin with it
@@ -296,6 +303,7 @@ class WampEndpoint(ProtocolEndpoint):
         self._admit(account)
         name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
         self._polls[name] = Poll(self.sockets.protocol, subprotocol, head, account, now, self._answer)
+        self._census.charge(account, _CHARGED)
         exchange.respond(200, _TEXT, orjson.dumps({"protocol": subprotocol, "transport": name}))
 
     def _admit(self, account: str | None) -> None:
@@ -303,9 +311,8 @@ class WampEndpoint(ProtocolEndpoint):
         limit = ""
         if len(self._polls) >= self._options.polls:
             limit = "polls"
-        elif account is not None:
-            of_account = sum(poll.account == account for poll in self._polls.values())
-            limit = "sessions_per_address" if of_account >= self._limits.sessions_per_address else ""
+        elif self._census.charged(account, _CHARGED) >= self._limits.sessions_per_address:
+            limit = "sessions_per_address"
         if limit:
             raise Rejection(503, "too many connections", headers=(RETRY_AFTER,), limit=limit)
 
@@ -388,7 +395,8 @@ class WampEndpoint(ProtocolEndpoint):
             self._take_receiver(waiting)
 
     def _forget(self, name: str, poll: Poll, now: float) -> None:
-        self._polls.pop(name, None)
+        del self._polls[name]
+        self._census.discharge(poll.account, _CHARGED)
         poll.lose(now)
 
 
