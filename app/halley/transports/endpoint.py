@@ -2,8 +2,8 @@
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
 (`callback_polling.py`), or opens a WebSocket (`bayeux_route.py`, which also has the routes). The engine knows the
-exchange of a request as its `connection`. A held connect is only the `Hold` that its exchange keeps: there is no task for
-it, and none for any other request that waits, but for one that waits for a hook of the program.
+exchange of a request as its `connection`. A held connect is only the `Hold` that its exchange keeps: there is no task
+for it, and none for any other request that waits, but for one that waits for a hook of the program.
 """
 
 from __future__ import annotations
