@@ -58,10 +58,8 @@ class House:
         settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
         rights = DefaultRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
-        parts = Mock(settings=settings, broker=self.broker, access=rights, hooks=policy, waits=self.waits, others=None)
-        mount = nt4(parts)
-        self.server = mount.protocol
-        (self.saver,) = mount.services
+        common = Mock(settings=settings, broker=self.broker, access=rights, hooks=policy, waits=self.waits, others=None)
+        self.server, _, self.saver = nt4(common)
         self.now = monotonic()
         self.saver.open()
 

@@ -357,7 +357,7 @@ def hellos(bound: int) -> Growing:
 def polls(bound: int) -> Growing:
     """Long-polling connections."""
     server = Server(Settings())
-    (endpoint,) = [each.endpoint for each in server.mounts if isinstance(each.endpoint, WampEndpoint)]
+    (endpoint,) = [part for part in server.parts if isinstance(part, WampEndpoint)]
 
     def add(number: int) -> None:
         if number < bound:

@@ -27,10 +27,10 @@ from halley.protocols.json_text import NotJson, loads
 from halley.server.protocols import websocket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from halley.protocols.contract import Context, Link
-    from halley.server.protocols import Mount, Parts
+    from halley.protocols.contract import Context, Link, Part
+    from halley.server.protocols import Common
 
 
 class Lines(WireProtocol):
@@ -39,10 +39,11 @@ class Lines(WireProtocol):
     name = "lines"
     websocket = WebSocketService(("/lines",), {"lines.v1": None}, 65_536, 20.0, 1.0, 5.0)
 
-    def __init__(self, parts: Parts) -> None:
-        self.broker = parts.broker
-        self.rights = parts.access
-        self.bounds = Bounds(parts.settings.limits.topic_chars, parts.settings.limits.topic_segments)
+    def __init__(self, common: Common) -> None:
+        self.broker = common.broker
+        self.rights = common.access
+        limits = common.settings.limits
+        self.bounds = Bounds(limits.topic_chars, limits.topic_segments)
         self.engines: set[LineEngine] = set()
         self.refused: Counter[str] = Counter()
 
@@ -163,6 +164,6 @@ class LineEngine:
         self._broker.mark_ready(self)
 
 
-def lines(parts: Parts) -> Mount:
+def lines(common: Common) -> Sequence[Part]:
     """Compose the protocol: the line for `server.protocols.PROTOCOLS`."""
-    return websocket(parts, Lines(parts))
+    return websocket(common, Lines(common))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from halley.protocols.contract import WireProtocol
-from halley.server.protocols import Mount
 from halley.transports.exchange import Endpoint, Exchange, HeadOf, respond_by
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import UNCACHED, Head, Header, Headers
@@ -18,7 +16,8 @@ from halley.transports.routes import ProtocolEndpoint, Route
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from halley.server.protocols import Parts
+    from halley.protocols.contract import Part
+    from halley.server.protocols import Common
 
 PATH: Final = "/ring"
 _TEXT: Final = Headers((b"content-type", b"text/plain; charset=utf-8"), *UNCACHED)
@@ -80,10 +79,6 @@ class _Log(Endpoint):
             yield said + b"\n"
 
 
-class _Nothing(WireProtocol):
-    name = "ring"
-
-
-def ring(parts: Parts) -> Mount:
+def ring(common: Common) -> Sequence[Part]:
     """Compose the endpoint: the line."""
-    return Mount(_Nothing(), Ring(parts.guard))
+    return (Ring(common.guard),)

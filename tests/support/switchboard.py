@@ -13,18 +13,18 @@ from halley.broker.sessions import Outputs
 from halley.protocols.contract import Close, WireProtocol
 from halley.protocols.wamp.serializers import Format
 from halley.server.composition import Server
-from halley.server.protocols import PROTOCOLS, Mount, wamp
+from halley.server.protocols import PROTOCOLS, wamp
 from halley.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving
 from support.wire import DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from halley.broker.broker import Broker
-    from halley.protocols.contract import Context, Link
-    from halley.server.protocols import Compose, Parts
+    from halley.protocols.contract import Context, Link, Part
+    from halley.server.protocols import Common, Compose
     from halley.settings import Settings
 
 BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'
@@ -114,10 +114,10 @@ class Board(WireProtocol):
 def protocols(board: Board) -> list[Compose]:
     """All protocols, of which WAMP is served by this board."""
 
-    def compose(parts: Parts) -> Mount:
-        board.broker = parts.broker
-        note = parts.session_log.request_refused
-        return Mount(board, WampEndpoint(board, parts.guard, note, parts.settings, parts.broker))
+    def compose(common: Common) -> Sequence[Part]:
+        board.broker = common.broker
+        note = common.session_log.request_refused
+        return board, WampEndpoint(board, common.guard, note, common.settings, common.broker)
 
     return [compose if each is wamp else each for each in PROTOCOLS]
 
@@ -138,7 +138,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
 
 def _end_polls(house: Server) -> None:
     """Let time pass until the polls that a test has left open are ended."""
-    next(each.endpoint for each in house.mounts if each.protocol.name == "wamp").sweep(monotonic() + 1_000)
+    next(part for part in house.parts if isinstance(part, WampEndpoint)).sweep(monotonic() + 1_000)
 
 
 class Plain:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from halley.broker.sessions import Outputs
 from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
-from halley.server.protocols import PROTOCOLS, Mount, nt4
+from halley.server.protocols import PROTOCOLS, nt4
 from halley.transports.nt4 import nt4_route
 from halley.transports.routes import WebSocketEndpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from halley.broker.broker import Broker
     from halley.embed import Halley
-    from halley.protocols.contract import Context, Link
-    from halley.server.protocols import Parts
+    from halley.protocols.contract import Context, Link, Part
+    from halley.server.protocols import Common
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""
@@ -114,11 +114,11 @@ class EchoTables(WireProtocol):
         return [engine.release for engine in self.engines if not engine.lost_times]
 
 
-def echoes(parts: Parts) -> Mount:
+def echoes(common: Common) -> Sequence[Part]:
     """Compose `EchoTables` (`halley.server.protocols.Compose`)."""
-    tables = EchoTables(parts.broker)
-    route = nt4_route(tables, parts.settings, parts.settings.host)
-    return Mount(tables, WebSocketEndpoint(route, parts.guard))
+    tables = EchoTables(common.broker)
+    route = nt4_route(tables, common.settings, common.settings.host)
+    return tables, WebSocketEndpoint(route, common.guard)
 
 
 ECHOING = [echoes if each is nt4 else each for each in PROTOCOLS]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from support.foreign import foreign
-from support.ring import ring
+from support.ring import Ring, ring
 from support.server import brisk, serving
 from support.wire import request
 
@@ -29,7 +29,7 @@ async def others():
 @pytest.fixture(params=[own, others], ids=["own-host", "uvicorn"])
 async def rung(request):
     async with request.param() as (served, port):
-        (endpoint,) = [each.endpoint for each in served.halley.server.mounts if each.protocol.name == "ring"]
+        (endpoint,) = [part for part in served.halley.server.parts if isinstance(part, Ring)]
         yield served, endpoint, f"http://127.0.0.1:{port}/ring"
 
 

@@ -12,6 +12,8 @@ from support.server import brisk, serving
 from support.switchboard import BYE, CLOSE, FLOOD, FLOOD_FRAMES, SILENT, speaking, speaking_plainly
 from support.wire import Wire, post, request
 
+from halley.transports.wamp import WampEndpoint
+
 
 @asynccontextmanager
 async def own(**changed):
@@ -144,9 +146,14 @@ async def test_a_second_receive_ends_the_older(serve):
         assert (await younger.read()).body == b"[1]"
 
 
+def endpoint_of(served):
+    """Return what serves WAMP's polls."""
+    return next(part for part in served.house.parts if isinstance(part, WampEndpoint))
+
+
 def waiting(served, client):
     """Return the receive that waits on a transport."""
-    return served.house.mounts[0].endpoint._polls[client.name].receiver
+    return endpoint_of(served)._polls[client.name].receiver
 
 
 @pytest.mark.parametrize(
@@ -332,7 +339,7 @@ async def test_the_server_leaves_while_a_receive_waits():
         client = await Client.open(served)
         held = await client.held()
         await served.until(lambda: waiting(served, client) is not None)
-        served.house.mounts[0].endpoint.end_waits(monotonic())
+        endpoint_of(served).end(monotonic())
         assert (await held.read()).status == 404
         assert (await client.wire.request(asked("open", {"protocols": ["wamp.2.json"]}))).status == 503
 
@@ -342,7 +349,7 @@ async def test_the_server_leaves_and_the_last_word_can_be_fetched():
     async with own() as served:
         said, silent = await Client.open(served), await Client.open(served)
         await said.send(CLOSE)
-        served.house.mounts[0].endpoint.end_waits(monotonic())
+        endpoint_of(served).end(monotonic())
         assert (await said.receive()).body == BYE
         assert (await silent.receive()).status == 404
 

@@ -28,7 +28,7 @@ import httptools
 from halley import telemetry
 from halley.broker.aging import AT_ONCE, TimeoutQueue
 from halley.broker.remembered import remembered
-from halley.protocols.contract import Count
+from halley.protocols.contract import Count, Part
 from halley.settings import Settings, is_loopback
 from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Rejection
@@ -70,8 +70,8 @@ def deadline_s(settings: Settings) -> float:
     return longest_s + settings.bayeux.policy_s + settings.history.commit_s + settings.limits.write_s + _MARGIN_S
 
 
-class Relay:
-    """Passes on requests (`transports.relay.Relay`); a service of the server (`server.protocols.Service`)."""
+class Relay(Part):
+    """Passes on requests (`transports.relay.Relay`); a part of the server."""
 
     def __init__(self, members: Members, settings: Settings) -> None:
         self._members = members
@@ -144,10 +144,7 @@ class Relay:
         for relaying in [each for each in self.waiting if not each.is_answered]:
             relaying.fail(shutting_down())
 
-    # Service
-
-    def open(self) -> None:
-        """Nothing is kept between two runs."""
+    # contract.Part
 
     def sweep(self, now: float) -> bool:
         """End requests that were not answered in time, or wait for a silent node, and connections that are not used."""

@@ -163,7 +163,7 @@ class NodeServer(SideServer):
         super().__init__(site, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, shared=shared)
         self._relay = relay = Relay(members, settings)
         server.on_sweep(authentication.sweep)
-        server.add_service(relay)
+        server.add(relay)
         others.relay_by(relay)
         url = settings.cluster.advertise or self.url
         members.report("url", lambda: url)

@@ -16,9 +16,8 @@ Every protocol is spoken by the same few parts. A transport makes a `Link` for e
 * What an engine must wait for (a program's policy, the disk, a page of the history) it hands to a `WaitFor`, and goes
   on when it is called back. It never blocks, and reading from its peer continues.
 
-What all connections of a protocol share (sessions, realms, tables) is the `WireProtocol`'s. The server keeps protocols
-in one list and knows no more of them than is written here: how a connection begins, what to sweep, when their next turn
-is due, and whom to release when the server drains.
+What all connections of a protocol share (sessions, realms, tables) is the `WireProtocol`'s, which is a `Part` of the
+server like all else that begins and ends with it. The server knows no more of protocols than is written here.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ class Engine(Outlet, Protocol):
 
 
 class Count(NamedTuple):
-    """A metric of one protocol alone; a counter, or a gauge if it may fall. `label` names the keys of a mapping."""
+    """A metric of one part alone; a counter, or a gauge if it may fall. `label` names the keys of a mapping."""
 
     name: str
     text: str
@@ -209,7 +208,54 @@ class Count(NamedTuple):
     is_gauge: bool = False
 
 
-class WireProtocol:
+class Part:
+    """A part of the server that lives as long as it: a protocol, an endpoint, the history, what is swept.
+
+    The server has all of them in one list, and calls each of these methods for all, in the order of the list; `close`
+    in the opposite order, so that what others need is still open when they close. Each does nothing unless a part needs
+    it. A server that has stopped may be started again.
+    """
+
+    def open(self) -> None:
+        """Open what was kept by an earlier run, unless it is open.
+
+        Called at each start, behind `begin`; before that without an event loop, where a host is to learn before it
+        serves what keeps the server from starting.
+        """
+
+    def begin(self, now: float) -> None:
+        """Accept clients from now on: the server starts, or starts again after a drain.
+
+        End the clients' sessions of an earlier run that are still there; their connections are gone.
+        """
+
+    def sweep(self, now: float) -> bool | None:
+        """Handle the deadlines that are not those of sessions, a part of them if they are many.
+
+        Called a few times a second. True if there is more to do, in the next turn of the event loop, when it is called
+        with the same time.
+        """
+
+    def drain(self, spread_s: float) -> Collection[Callable[[float], None]]:  # noqa: ARG002 - for those that advise
+        """Stop accepting sessions; return a function for each client, which releases it at the time it is called.
+
+        They are called over `spread_s` seconds. Where the protocol can say when a client is to come back, that is
+        spread over as long, so that not all come at once to a server that has just started.
+        """
+        return ()
+
+    def end(self, now: float) -> None:
+        """End what still waits when the drain is over; clients can still fetch what was said to them."""
+
+    async def close(self) -> None:
+        """Keep what a later run is to open, and let go of the rest: the server stops."""
+
+    def counts(self) -> Iterable[Count]:
+        """The metrics that only this part has; sessions, throughput and delays are measured for all protocols alike."""
+        return ()
+
+
+class WireProtocol(Part):
     """A protocol that the server speaks: what its connections share, and what the server asks of all of them.
 
     The defaults are those of a protocol that needs nothing of the kind. `name` is the protocol of its sessions
@@ -223,18 +269,6 @@ class WireProtocol:
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
         raise NotImplementedError
-
-    def begin(self, now: float) -> None:
-        """Accept sessions from now on: the server starts, or starts again after a drain.
-
-        End the clients' sessions of an earlier run that are still there; their connections are gone.
-        """
-
-    def sweep(self, now: float) -> bool | None:
-        """Handle the deadlines that are not those of sessions; called a few times a second.
-
-        True if there is more to do, in the next turn of the event loop, when it is called with the same time.
-        """
 
     @property
     def due(self) -> float:
@@ -265,15 +299,3 @@ class WireProtocol:
     def count_subscribers(self, topic: str) -> int:  # noqa: ARG002 - for protocols that have some
         """The number of subscribers of a topic that have no subscription in the broker."""
         return 0
-
-    def counts(self) -> Iterable[Count]:
-        """The metrics that only this protocol has; sessions, throughput and delays are measured for all alike."""
-        return ()
-
-    def drain(self, spread_s: float) -> Collection[Callable[[float], None]]:  # noqa: ARG002 - for those that advise
-        """Stop accepting sessions; return a function for each client, which releases it at the time it is called.
-
-        They are called over `spread_s` seconds. Where the protocol can say when a client is to come back, that is
-        spread over as long, so that not all come at once to a server that has just started.
-        """
-        return ()

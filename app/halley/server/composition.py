@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from starlette.types import Receive, Scope, Send
@@ -20,14 +20,14 @@ from halley.configuration.protection import rights_of
 from halley.protocols.bayeux.engine import BayeuxEngine, new_id
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
-from halley.protocols.contract import Count, WireProtocol
+from halley.protocols.contract import Part, WireProtocol
 from halley.server.application import Application
 from halley.server.folder_log import FolderLog
 from halley.server.history import AnyLog, HistoryService, Opening
 from halley.server.lifecycle import Lifecycle
 from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
-from halley.server.protocols import PROTOCOLS, Compose, Parts, Service
+from halley.server.protocols import PROTOCOLS, Common, Compose
 from halley.server.pump import Pump
 from halley.server.reloading import Reloading, warn_of_roles
 from halley.server.session_log import SessionLog
@@ -39,7 +39,7 @@ from halley.transports.api.application import Apis
 from halley.transports.api.pages import Pages
 from halley.transports.asgi import AsgiServer
 from halley.transports.guard import Guard
-from halley.transports.routes import Route, Routes
+from halley.transports.routes import ProtocolEndpoint, Route, Routes
 from halley.transports.waits import Waits
 
 
@@ -92,8 +92,7 @@ class Server:
             node_of=None if others is None else others.node_of,
             lazy=settings.lazy,
         )
-        self._bayeux = BayeuxProtocol(self.engine, waits.wait)
-        parts = Parts(
+        common = Common(
             settings,
             self.broker,
             self.access,
@@ -102,14 +101,13 @@ class Server:
             self._history,
             waits,
             session_log,
-            self._bayeux,
+            BayeuxProtocol(self.engine, waits.wait),
             others,
         )
-        self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
-        self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
+        self.parts: list[Part] = [self._history, *(part for compose in protocols for part in compose(common))]
+        self.protocols = [part for part in self.parts if isinstance(part, WireProtocol)]
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
             self.broker.add_holder(PersistentTopics.of(settings))
-        self.services: list[Service] = [self._history, *(each for mount in self.mounts for each in mount.services)]
         # The pump need not ask the protocols without turns of their own in each turn of the loop.
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self._history, system_events, settings.ticks, others)
@@ -128,7 +126,7 @@ class Server:
             self.broker.rates,
             archive=lambda: self.history.archive,
         )
-        routes = [route for mount in self.mounts for route in mount.endpoint.routes()]
+        routes = [route for part in self.parts if isinstance(part, ProtocolEndpoint) for route in part.routes()]
         self.routes = Routes([*routes, *self.apis.routes(guard)], Route("", self.pages, guard), note)
         every_s = min([settings.sweep_s, *(sockets.service.look_s for sockets in self.routes.sockets)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
@@ -136,7 +134,7 @@ class Server:
         if others is not None:
             self.reloading.register(others.reload)
         self.lifecycle = Lifecycle(
-            self.broker, self.mounts, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
+            self.broker, self.parts, self.protocols, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
         self.lifecycle.on_begin(lambda: warn_of_roles(self.settings, self.access))
         asgi = AsgiServer(self.routes, self.proxies, settings.limits, self.broker.hits, _patience_s(settings))
@@ -160,19 +158,13 @@ class Server:
         """The protocol of that name; None if the server does not speak it."""
         return next((each for each in self.protocols if each.name == name), None)
 
-    def add_service(self, service: Service) -> None:
-        """Open, sweep, close and count a service of the host too."""
-        self.services.append(service)
+    def add(self, part: Part) -> None:
+        """Have a part of the host or the program live with the server, behind all others."""
+        self.parts.append(part)
 
     def on_sweep(self, *sweeps: Sweep) -> None:
         """Have the sweeper do the host's sweeps too."""
         self._hosts_sweeps += sweeps
-
-    def counts(self) -> Iterator[Count]:
-        """Yield the metrics that single protocols and services have; what is both is asked once."""
-        every = [*(each.counts for each in self.protocols), *(each.counts for each in self.services)]
-        for counts in dict.fromkeys(every):
-            yield from counts()
 
     def _wake(self) -> None:
         self.pump.wake()
@@ -184,10 +176,7 @@ class Server:
 
     def _sweeps(self) -> Sequence[Sweep]:
         sweeps: list[Sweep] = [self.broker.due, self._sharing.sweep, self.ticker.sweep]
-        sweeps += [*self._hosts_sweeps, self._bayeux.sweep]
-        for mount in self.mounts:
-            sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
-        return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
+        return [*sweeps, *self._hosts_sweeps, self.engine.sweep, *(part.sweep for part in self.parts)]
 
     def _token_refused(self, refused: TokenRefused) -> None:
         self.broker.counted(refused)

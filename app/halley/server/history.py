@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.ports import Page, Query, Reader
-from halley.protocols.contract import Count
+from halley.protocols.contract import Count, Part
 from halley.server.folder_log import FolderLog
 from halley.settings import Settings
 from halley.transports.api.archive import Archive, NoHistory
@@ -74,8 +74,8 @@ Opening = Callable[[Settings, Broker, Callable[[], None]], AnyLog]
 _CLOSED = ClosedLog()
 
 
-class HistoryService:
-    """Opens and closes the log with the server (`protocols.Service`); `log` is the one that there is at present.
+class HistoryService(Part):
+    """Opens and closes the log with the server (`contract.Part`); `log` is the one that there is at present.
 
     `flush` is called in each turn that has reported commits to the broker. `opening` opens the log.
     """
@@ -106,7 +106,7 @@ class HistoryService:
         query = query_of(archive.head)
         return None if query is None else await archive.read(query, reader)
 
-    # protocols.Service
+    # contract.Part
 
     def open(self) -> None:
         """Open the log, if the history is on; on the running event loop, begin to carry reports to it.

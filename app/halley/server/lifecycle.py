@@ -10,7 +10,7 @@ from typing import Any
 
 from halley import telemetry
 from halley.broker.broker import Broker
-from halley.server.protocols import Mount, Service
+from halley.protocols.contract import Part, WireProtocol
 from halley.server.pump import Pump
 from halley.server.sweeper import Sweeper
 from halley.settings import Drain
@@ -24,17 +24,16 @@ _FORCE_S = 0.1
 
 
 class Lifecycle:
-    """Opens services, runs the sweeper and a program's tasks, and ends all of it without losing anything.
+    """Has the parts of a server begin, runs the sweeper and a program's tasks, and ends all without losing anything.
 
-    Services are opened in order, and closed in the opposite order. `drain_s` returns over how many seconds the release
-    of clients is spread.
+    `protocols` are those among the `parts`. `drain_s` returns over how many seconds the release of clients is spread.
     """
 
     def __init__(
         self,
         broker: Broker,
-        mounts: Sequence[Mount],
-        services: Sequence[Service],
+        parts: Sequence[Part],
+        protocols: Sequence[WireProtocol],
         pump: Pump,
         sweeper: Sweeper,
         waits: Waits,
@@ -45,8 +44,8 @@ class Lifecycle:
         self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._on_begin: list[Callable[[], None]] = []
         self._broker = broker
-        self._mounts = mounts
-        self._services = services
+        self._parts = parts
+        self._protocols = protocols
         self._pump = pump
         self._sweeper = sweeper
         self._waits = waits
@@ -75,20 +74,19 @@ class Lifecycle:
         self._background.append(job)
 
     def open(self) -> None:
-        """Open all services that are not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
-        for service in self._services:
-            service.open()
+        """Open all parts that are not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        for part in self._parts:
+            part.open()
 
     def start(self) -> None:
-        """Open the services and begin sweeping, once; the first request does it where no lifespan has.
+        """Begin and open the parts, and begin sweeping, once; the first request does it where no lifespan has.
 
         After `stop` the server can be started again, on another event loop too: one lifespan may follow another.
         """
         if not self._tasks:
             self.is_draining = False
-            for mount in self._mounts:
-                mount.protocol.begin(monotonic())
-                mount.endpoint.begin(monotonic())
+            for part in self._parts:
+                part.begin(monotonic())
             for begin in self._on_begin:
                 begin()
             self.open()
@@ -118,7 +116,7 @@ class Lifecycle:
         telemetry.log.info("draining", holds=self._holds())
         await self._pause(self._options.not_ready_s, is_forced)
         spread_s = self._drain_s()
-        releases = [release for mount in self._mounts for release in mount.protocol.drain(spread_s)]
+        releases = [release for part in self._parts for release in part.drain(spread_s)]
         random.shuffle(releases)
         began = monotonic()
         for count, release in enumerate(releases):
@@ -126,12 +124,12 @@ class Lifecycle:
             release(monotonic())
             await asyncio.sleep(0)  # other tasks must run even where there is no time to spread over
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for clients that were between two polls
-        for mount in self._mounts:
-            mount.endpoint.end_waits(monotonic())
+        for part in self._parts:
+            part.end(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     def _holds(self) -> int:
-        return sum(mount.protocol.holds for mount in self._mounts)
+        return sum(each.holds for each in self._protocols)
 
     async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:
         until = monotonic() + seconds
@@ -142,7 +140,7 @@ class Lifecycle:
                 telemetry.log.info("drain_progress", holds=self._holds())
 
     async def stop(self, *, is_cut_short: bool = False) -> None:
-        """End what runs on the loop, close the services, and log how many events were lost.
+        """End what runs on the loop, close the parts, and log how many events were lost.
 
         `is_cut_short` is logged too: a second signal ended the drain, so more may be lost than was counted.
         """
@@ -153,8 +151,8 @@ class Lifecycle:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._waits.stop()
-        for service in reversed(self._services):
-            await service.close()
+        for part in reversed(self._parts):
+            await part.close()
         self._pump.turn()  # for those who have waited for the last commits
         self._pump.stop()
         telemetry.report_suppressed()

@@ -110,7 +110,8 @@ class HalleyCollector(Collector):
         yield _histogram("halley_loop_lag_seconds", text, sweeper.lags)
         yield _gauge("halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", sweeper.age_s)
         yield from self._commits()
-        yield from map(_metric, self._server.counts())
+        for part in self._server.parts:
+            yield from map(_metric, part.counts())
         if self._listeners:
             yield from self._connections()
 

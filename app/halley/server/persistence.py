@@ -31,7 +31,7 @@ from halley import telemetry
 from halley.broker.events import SECONDS_TO_2026
 from halley.broker.ports import Erasure, Work
 from halley.history.checksummed_json import make_private, sync_folder, synced
-from halley.protocols.contract import Count
+from halley.protocols.contract import Part
 from halley.protocols.json_text import NotJson, loads
 from halley.protocols.nt4.errors import BadValue
 from halley.protocols.nt4.names import acl_name, is_reserved
@@ -307,8 +307,8 @@ def restore(tables: Tables, saved: Iterable[Saved], problems: Iterable[str]) -> 
     tables.has_unsaved = False
 
 
-class TopicSaver:
-    """Restores the persistent topics of an earlier run, and saves the changed ones (a `Service` of the server).
+class TopicSaver(Part):
+    """Restores the persistent topics of an earlier run, and saves the changed ones (a `Part` of the server).
 
     `save_every_s` is the least number of seconds between two saves. It is a `broker.ports.Holder` too: what is erased
     must go from the tables and from the file.
@@ -345,10 +345,6 @@ class TopicSaver:
             await self._saving
         if self._tables.has_unsaved:
             await asyncio.to_thread(self._save, *self._unsaved())
-
-    def counts(self) -> Iterable[Count]:
-        """Return no metrics: those of the tables are the protocol's."""
-        return ()
 
     def erase(self, erasure: Erasure) -> Work:
         """Drop values from the tables, and return what cleans the file (`broker.ports.Holder`)."""

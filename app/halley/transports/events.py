@@ -303,7 +303,7 @@ class EventsEndpoint(ProtocolEndpoint):
         link = exchange.stream()
         caller.require_still()
         try:
-            engine, first = self._events.open(beginning, link, asked.form, caller.proof, head, monotonic())
+            engine, first = self._events.open_stream(beginning, link, asked.form, caller.proof, head, monotonic())
         except AtCapacity:
             raise Rejection(503, NO_ROOM, headers=(RETRY_AFTER,)) from None
         except Refusal as refusal:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from halley.protocols.contract import Part
 from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, Serves
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, Headers
@@ -41,21 +42,12 @@ class Route:
         return self.path if len(self.path) > 1 and self.path.endswith("/") else f"{self.path}/"
 
 
-class ProtocolEndpoint(Endpoint):
-    """A protocol as clients reach it by HTTP: what serves its routes, and what the server asks of it."""
+class ProtocolEndpoint(Part, Endpoint):
+    """A part of the server that serves routes, and keeps connections itself: a protocol as it is reached by HTTP."""
 
     def routes(self) -> list[Route]:
         """Return the protocol's routes."""
         raise NotImplementedError
-
-    def begin(self, now: float) -> None:
-        """Accept connections from now on: the server starts, or starts again after it has drained."""
-
-    def sweep(self, now: float) -> bool | None:
-        """Handle the deadlines of connections that the endpoint keeps itself; True if there are more."""
-
-    def end_waits(self, now: float) -> None:
-        """End what still waits at the end of the drain."""
 
 
 class WebSocketEndpoint(ProtocolEndpoint):

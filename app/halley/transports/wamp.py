@@ -276,7 +276,7 @@ class WampEndpoint(ProtocolEndpoint):
         for name, poll in list(self._polls.items()):
             self._forget(name, poll, now)
 
-    def end_waits(self, now: float) -> None:
+    def end(self, now: float) -> None:
         """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
         self._is_draining = True
         for poll in list(self._polls.values()):

@@ -97,7 +97,7 @@ class House:
         """Open a stream, and return it with its link, to which its first message was written."""
         link = Link()
         patterns = tuple(to_pattern(name, Bounds(255, 32)) for name in names)
-        stream, first = self.events.open(Beginning(patterns, after, log), link, form, ANONYMOUS, HEAD, self.now)
+        stream, first = self.events.open_stream(Beginning(patterns, after, log), link, form, ANONYMOUS, HEAD, self.now)
         link.written += first
         return stream, link
 

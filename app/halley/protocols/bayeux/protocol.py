@@ -103,9 +103,8 @@ class BayeuxProtocol(WireProtocol):
         self.engine.begin(now)
 
     def sweep(self, now: float) -> bool:
-        """Forget unused channels, and close WebSockets without a session (`WireProtocol.sweep`)."""
-        has_more_channels = self.engine.sweep(now)
-        return self.sockets.sweep(now) or has_more_channels
+        """Close WebSockets that have no session in time (`WireProtocol.sweep`)."""
+        return self.sockets.sweep(now)
 
     def drain(self, spread_s: float) -> list[Callable[[float], None]]:
         """Hold no more connects, and return what answers each one that is held, or ends its WebSocket.

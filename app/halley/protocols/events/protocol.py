@@ -44,7 +44,7 @@ class Events(WireProtocol):
         self.is_draining = False
         self._broker = streams.broker
 
-    def open(
+    def open_stream(
         self, beginning: Beginning, link: Link, form: Form, proof: Proof, context: Context, now: float
     ) -> tuple[Stream, bytes]:
         """Begin a stream for a client that may have it; return it and the first message, which is still to be written.

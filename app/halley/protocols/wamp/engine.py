@@ -384,7 +384,7 @@ class WampEngine:
         session, self.session = self.session, None
         self._handshake.abandon()
         if session is not None:
-            self._state.close(session, reason, now)
+            self._state.leave(session, reason, now)
             self._handlers.testaments.publish(session, now)
             self._state.meta.left(session, now)
 

@@ -106,7 +106,7 @@ class Handshake:
         session.user_agent = user_agent_of(engine.context)
         session.account = broker.account_of(session.address)
         try:
-            state.open(session, now)
+            state.join(session, now)
         except AtCapacity:
             raise WampError(errors.UNAVAILABLE, "The server accepts no further sessions now.") from None
         self._applicant = self._challenge = None

@@ -292,7 +292,7 @@ class RouterState:
         """Release a session id that was reserved."""
         self._session_ids.discard(number)
 
-    def open(self, session: WampSession, now: float) -> None:
+    def join(self, session: WampSession, now: float) -> None:
         """Admit a session, and publish the meta event. Raises `AtCapacity`.
 
         The session has no deadline but its token's: it ends with its connection, which has its own deadlines.
@@ -302,7 +302,7 @@ class RouterState:
         session.realm.sessions[session.number] = session
         self.meta.joined(session, now)
 
-    def close(self, session: WampSession, reason: str, now: float) -> None:
+    def leave(self, session: WampSession, reason: str, now: float) -> None:
         """End a session and its subscriptions; `on_leave` is published later, after its testaments."""
         self.broker.close(session, reason)  # unless the broker has done so itself after a fault
         del session.realm.sessions[session.number]
