@@ -41,7 +41,7 @@ class Day:
         self.polls = self.events = 0
         self.calls = 0
         sweeper = self.simulation.halley.server.sweeper
-        self._sweeps: list[Sweep] = [*sweeper._sweeps(), *sweeper._slow]
+        self._sweeps: list[Sweep] = [*(part.sweep for part in sweeper._parts), *sweeper._slow]
 
     async def begin(self) -> None:
         """Open the receivers."""

@@ -9,6 +9,7 @@ import pytest
 from support.server import DEADLINE_S, brisk, serving
 
 from halley.embed import Halley, NotProtected, Refused, load
+from halley.server.sweeper import Swept
 from halley.settings import Access, Settings
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
@@ -301,7 +302,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
             calls.append(now)
             raise RuntimeError("injected")
 
-        served.house.on_sweep(fail)
+        served.house.add(Swept(fail))
         _, client_id = await joined(served)
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert len(calls) > 1

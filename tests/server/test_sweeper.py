@@ -13,7 +13,7 @@ from support.wire import DEADLINE_S
 
 from halley.broker.aging import AT_ONCE
 from halley.broker.broker import Broker
-from halley.server.sweeper import Sweeper
+from halley.server.sweeper import Sweeper, Swept
 from halley.settings import Limits
 
 EVERY_S = 0.02
@@ -25,7 +25,7 @@ async def swept():
     tasks = []
 
     def start(*sweeps):
-        sweeper = Sweeper(EVERY_S, Broker(Limits()), lambda: sweeps, [])
+        sweeper = Sweeper(EVERY_S, Broker(Limits()), [*map(Swept, sweeps)], [])
         tasks.append(asyncio.create_task(sweeper.run()))
 
     yield start

@@ -8,6 +8,7 @@ from support.messages import HANDSHAKE
 from support.server import brisk, serving
 
 import halley.server.sweeper
+from halley.server.sweeper import Swept
 
 
 def told(served, event):
@@ -42,7 +43,7 @@ async def test_a_sweep_that_stood_still_is_a_stall_and_a_lag(monkeypatch):
     async with serving() as served:
         await served.until(lambda: len(served.house.sweeper.lags) > 0)
         before = served.house.sweeper.lags.copy()
-        served.house.on_sweep(lambda _now: time.sleep(stalls.pop()) if stalls else None)
+        served.house.add(Swept(lambda _now: time.sleep(stalls.pop()) if stalls else None))
         await served.until(lambda: any(0.3 <= line["seconds"] < 5 for line in told(served, "stalled")))
         await served.until(lambda: served.house.sweeper.lags.since(before).quantile_ms(1) >= 300)
         assert not stalls

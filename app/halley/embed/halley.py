@@ -22,7 +22,7 @@ from halley.embed.hooks import (
     SessionHook,
     methods_of,
 )
-from halley.embed.local_session import LocalSession
+from halley.embed.local_session import LocalSession, LocalSessions
 from halley.embed.server_session import ServerSession, pattern_of
 from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Listener
 from halley.protocols.bayeux.session import BayeuxSession
@@ -53,7 +53,7 @@ class Halley:
         self._hooks = self.server.hooks
         self._engine = self.server.engine
         self._own: LocalSession | None = None
-        self.server.lifecycle.on_begin(self._end_run)
+        self.server.add(LocalSessions(self.server.broker))
 
     @property
     def app(self) -> Server:
@@ -203,12 +203,6 @@ class Halley:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
         self.server.lifecycle.run_in_background(task)
         return task
-
-    def _end_run(self) -> None:
-        """End what sessions of the program have begun in an earlier run of the server."""
-        for owner in [session.owner for session in self.server.broker.sessions.values()]:
-            if isinstance(owner, LocalSession):
-                owner.end_run()
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a hook so that it gets a `ServerSession`."""

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import Pattern, patterns_over
 from halley.broker.policy import LOCAL, SERVER
@@ -20,6 +21,7 @@ from halley.protocols.bayeux.messages import decode_data
 from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
+from halley.protocols.contract import Part
 from halley.transports.waits import close_unawaited, verdict_on
 
 Callback = Callable[[str, Any], None]
@@ -178,3 +180,16 @@ class _Publish:
     async def _wait(self, wait: AwaitHook) -> None:
         verdict = await verdict_on(wait, self._engine.options.policy_s)
         self.write(self._engine.resume(wait, verdict, monotonic()))
+
+
+class LocalSessions(Part):
+    """The program's own sessions, as a part of the server: what belongs to one run of it ends before the next."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def begin(self, now: float) -> None:  # noqa: ARG002 - Part's form
+        """End what sessions of the program have begun in an earlier run of the server."""
+        for owner in [session.owner for session in self._broker.sessions.values()]:
+            if isinstance(owner, LocalSession):
+                owner.end_run()

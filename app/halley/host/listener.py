@@ -26,6 +26,7 @@ from halley.host.timeouts import Receiver, ServerContext
 from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
+from halley.server.sweeper import Swept
 from halley.settings import Settings
 from halley.transports.nt4 import Serves, nt4_route, own_routes
 
@@ -274,7 +275,7 @@ class SideServer(HttpServer):
         self.shared = shared or ServerContext(server.settings.limits, server.broker.hits)
         super().__init__(config_of(server.settings, partial(protocol, shared=self.shared, site=site), grace_s))
         self.site = site
-        server.on_sweep(self.shared.sweep)
+        server.add(Swept(self.shared.sweep))
         self.url = "" if bound is None else url_of(bound, scheme)
         self._bound = bound
         self._running: asyncio.Task[None] | None = None
@@ -333,7 +334,7 @@ class HomeServer(SideServer):
         self._change: asyncio.Task[None] | None = None
         self._again_at = 0.0
         self._last_reason = ""
-        server.on_sweep(self._check)
+        server.add(Swept(self._check))
         self.accept_sockets(server)
 
     def _check(self, now: float) -> None:

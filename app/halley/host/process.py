@@ -58,11 +58,13 @@ from halley.host.requests import Site
 from halley.host.timeouts import Receiver, ServerContext
 from halley.host.tls import BadCertificate, Certificate, Tls
 from halley.processes import raise_file_limit
+from halley.protocols.contract import Part
 from halley.server import metrics
 from halley.server.composition import Server
 from halley.server.other_nodes import CannotJoin
 from halley.server.recording import BadRecord
 from halley.server.reloading import SettingsFiles
+from halley.server.sweeper import Swept
 from halley.transports.api.operations import operations_routes
 
 READY = b"READY=1"
@@ -217,7 +219,7 @@ class HalleyServer(HttpServer):
         site = Site(server.routes, server.proxies, remembers=settings.short_way)
         super().__init__(config_of(settings, _protocol(site, shared, certificate), settings.drain.grace_s))
         accept_sockets(site, server, shared, self.server_state.connections)
-        server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._check_history)
+        server.add(Swept(shared.sweep), Resources(server.broker), Swept(self._check_history))
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
             server.reloading.register(certificate.reload)
@@ -375,7 +377,7 @@ def examples(bayeux: str) -> list[str]:
     ]
 
 
-class Resources:
+class Resources(Part):
     """Reports the memory in use to the broker, and logs when the process can open no more files."""
 
     def __init__(

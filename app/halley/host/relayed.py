@@ -30,6 +30,7 @@ from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, 
 from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
+from halley.server.sweeper import Swept
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header, Headers
 
@@ -162,8 +163,7 @@ class NodeServer(SideServer):
         shared = ServerContext(limits, server.broker.hits, is_dated=False)
         super().__init__(site, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, shared=shared)
         self._relay = relay = Relay(members, settings)
-        server.on_sweep(authentication.sweep)
-        server.add(relay)
+        server.add(Swept(authentication.sweep), relay)
         others.relay_by(relay)
         url = settings.cluster.advertise or self.url
         members.report("url", lambda: url)

@@ -29,9 +29,9 @@ from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
 from halley.server.protocols import PROTOCOLS, Common, Compose
 from halley.server.pump import Pump
-from halley.server.reloading import Reloading, warn_of_roles
+from halley.server.reloading import Reloading
 from halley.server.session_log import SessionLog
-from halley.server.sweeper import Sweep, Sweeper
+from halley.server.sweeper import Sweep, Sweeper, Swept
 from halley.server.topics import SystemEvents, Ticker
 from halley.settings import Settings
 from halley.transports.addresses import Proxies, accounts
@@ -104,18 +104,19 @@ class Server:
             BayeuxProtocol(self.engine, waits.wait),
             others,
         )
-        self.parts: list[Part] = [self._history, *(part for compose in protocols for part in compose(common))]
-        self.protocols = [part for part in self.parts if isinstance(part, WireProtocol)]
+        composed = [part for compose in protocols for part in compose(common)]
+        self.protocols = [part for part in composed if isinstance(part, WireProtocol)]
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
             self.broker.add_holder(PersistentTopics.of(settings))
         # The pump need not ask the protocols without turns of their own in each turn of the loop.
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self._history, system_events, settings.ticks, others)
         self._sharing = Sharing(self.broker)
-        self._hosts_sweeps: list[Sweep] = []
-        slow: list[Sweep] = [self.broker.rates.sweep]
-        slow += [self.access.look, session_log.report_limits]
-        slow.append(lambda _: telemetry.report_suppressed())
+        self.reloading = Reloading(settings, self.access, self.broker)
+        if others is not None:
+            self.reloading.register(others.reload)
+        swept = map(Swept, (self.broker.due, self._sharing.sweep, self.engine.sweep))
+        self.parts = [*swept, self.ticker, self._history, *composed, self.reloading]
         note, guard = session_log.request_refused, self.guard
         self.pages = Pages()
         self.apis = Apis(
@@ -126,17 +127,15 @@ class Server:
             self.broker.rates,
             archive=lambda: self.history.archive,
         )
-        routes = [route for part in self.parts if isinstance(part, ProtocolEndpoint) for route in part.routes()]
+        routes = [route for part in composed if isinstance(part, ProtocolEndpoint) for route in part.routes()]
         self.routes = Routes([*routes, *self.apis.routes(guard)], Route("", self.pages, guard), note)
         every_s = min([settings.sweep_s, *(sockets.service.look_s for sockets in self.routes.sockets)])
-        self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
-        self.reloading = Reloading(settings, self.access, self.broker)
-        if others is not None:
-            self.reloading.register(others.reload)
+        slow: list[Sweep] = [self.broker.rates.sweep, self.access.look, session_log.report_limits]
+        slow.append(lambda _: telemetry.report_suppressed())
+        self.sweeper = Sweeper(every_s, self.broker, self.parts, slow)
         self.lifecycle = Lifecycle(
             self.broker, self.parts, self.protocols, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
-        self.lifecycle.on_begin(lambda: warn_of_roles(self.settings, self.access))
         asgi = AsgiServer(self.routes, self.proxies, settings.limits, self.broker.hits, _patience_s(settings))
         self.application = Application(asgi, self.lifecycle)
 
@@ -158,13 +157,9 @@ class Server:
         """The protocol of that name; None if the server does not speak it."""
         return next((each for each in self.protocols if each.name == name), None)
 
-    def add(self, part: Part) -> None:
-        """Have a part of the host or the program live with the server, behind all others."""
-        self.parts.append(part)
-
-    def on_sweep(self, *sweeps: Sweep) -> None:
-        """Have the sweeper do the host's sweeps too."""
-        self._hosts_sweeps += sweeps
+    def add(self, *parts: Part) -> None:
+        """Have parts of the host or the program live with the server, behind all others."""
+        self.parts += parts
 
     def _wake(self) -> None:
         self.pump.wake()
@@ -173,10 +168,6 @@ class Server:
         """Over how many seconds a drain is spread: many clients that come back at once would stop another server."""
         options = self.settings.drain
         return min(options.spread_s, self.broker.census.clients / options.clients_per_s)
-
-    def _sweeps(self) -> Sequence[Sweep]:
-        sweeps: list[Sweep] = [self.broker.due, self._sharing.sweep, self.ticker.sweep]
-        return [*sweeps, *self._hosts_sweeps, self.engine.sweep, *(part.sweep for part in self.parts)]
 
     def _token_refused(self, refused: TokenRefused) -> None:
         self.broker.counted(refused)

@@ -42,7 +42,6 @@ class Lifecycle:
     ) -> None:
         self.is_draining = False
         self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._on_begin: list[Callable[[], None]] = []
         self._broker = broker
         self._parts = parts
         self._protocols = protocols
@@ -65,10 +64,6 @@ class Lifecycle:
         """Whether new clients are accepted: the server has started and does not drain."""
         return self.is_running and not self.is_draining
 
-    def on_begin(self, begin: Callable[[], None]) -> None:
-        """Call `begin` before each start."""
-        self._on_begin.append(begin)
-
     def run_in_background(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine function while the server runs, from the next start on."""
         self._background.append(job)
@@ -87,8 +82,6 @@ class Lifecycle:
             self.is_draining = False
             for part in self._parts:
                 part.begin(monotonic())
-            for begin in self._on_begin:
-                begin()
             self.open()
             self._sweeper.begin()
             jobs = [self._sweeper.run(), *(self._run(job) for job in self._background)]

@@ -14,30 +14,35 @@ from halley.access.control import AccessControl
 from halley.broker.broker import Broker
 from halley.configuration import BadSettings, Configuration, check, roles_unproved
 from halley.configuration.protection import NotProtected, check_protected, check_still_protected, rights_of
+from halley.protocols.contract import Part
 from halley.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""
 
 
-class Reloading:
+class Reloading(Part):
     """What a server reads again; `settings` are those that count now."""
 
     def __init__(self, settings: Settings, access: AccessControl, broker: Broker) -> None:
         self.settings = settings
-        self._parts: list[Callable[[], None]] = []
+        self._read_again: list[Callable[[], None]] = []
         self._access = access
         self._broker = broker
 
-    def register(self, part: Callable[[], None]) -> None:
-        """Call `part` at each reload: it reads its own files again, and logs that."""
-        self._parts.append(part)
+    def begin(self, now: float) -> None:  # noqa: ARG002 - Part's form
+        """Log what the settings of this start make impossible."""
+        self._warn_of_roles()
+
+    def register(self, read_again: Callable[[], None]) -> None:
+        """Call `read_again` at each reload: it reads its own files again, and logs that."""
+        self._read_again.append(read_again)
 
     def reload(self) -> None:
         """Read settings, certificates and other files again."""
-        if not self._parts:
+        if not self._read_again:
             telemetry.log.info("reloaded", what="nothing")
-        for read_again in self._parts:
+        for read_again in self._read_again:
             try:
                 read_again()
             except Exception as error:  # noqa: BLE001 - the others must still be read
@@ -55,15 +60,14 @@ class Reloading:
         check_still_protected(self.settings, settings)
         self._access.change(settings, rights_of(settings))
         self.settings = settings
-        warn_of_roles(settings, self._access)
+        self._warn_of_roles()
         return self._broker.rights_changed(self._access.is_current, monotonic())
 
-
-def warn_of_roles(settings: Settings, access: AccessControl) -> None:
-    """Log the roles that rules name and that no client can have: tokens or users may be in another file."""
-    roles = [] if access.program_reads() else sorted(roles_unproved(settings))
-    if roles:
-        telemetry.log.warning("roles_unproved", roles=roles, reads_tokens=access.reads_tokens)
+    def _warn_of_roles(self) -> None:
+        """Log the roles that rules name and that no client can have: tokens or users may be in another file."""
+        roles = [] if self._access.program_reads() else sorted(roles_unproved(self.settings))
+        if roles:
+            telemetry.log.warning("roles_unproved", roles=roles, reads_tokens=self._access.reads_tokens)
 
 
 class SettingsFiles:

@@ -13,9 +13,10 @@ from time import monotonic
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.flow import Delays
+from halley.protocols.contract import Part
 
-Sweep = Callable[[float], object]
-"""Does what is due; True if there is more, which it does when it is called again with the same time."""
+Sweep = Callable[[float], bool | None]
+"""Does what is due, as `Part.sweep` does: True if there is more."""
 
 _STALL_S = 1.0
 """A loop that stood still for this long (SIGSTOP, a paused machine) is worth a line in the log."""
@@ -33,18 +34,27 @@ _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
 
 
-class Sweeper:
-    """Runs the functions that `sweeps` returns every `every_s` seconds, and those in `slow` about once a second.
+class Swept(Part):
+    """A part that is only swept, by a function."""
 
-    Each is called with `monotonic()`. The sweeper also keeps the broker's offset between the two clocks right.
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+
+    def sweep(self, now: float) -> bool | None:
+        """See `Sweep`."""
+        return self._sweep(now)
+
+
+class Sweeper:
+    """Sweeps all `parts` every `every_s` seconds, and does what is in `slow` about once a second.
+
+    The time of each sweep is `monotonic()`. The sweeper also keeps the broker's offset between the two clocks right.
     """
 
-    def __init__(
-        self, every_s: float, broker: Broker, sweeps: Callable[[], Sequence[Sweep]], slow: Sequence[Sweep]
-    ) -> None:
+    def __init__(self, every_s: float, broker: Broker, parts: Sequence[Part], slow: Sequence[Sweep]) -> None:
         self._every_s = every_s
         self._broker = broker
-        self._sweeps = sweeps
+        self._parts = parts
         self._slow = slow
         self._swept_at = monotonic()
         self.lags = Delays()  # how late the loop ran the sweeper, or how long a turn took while it swept, if longer
@@ -89,7 +99,7 @@ class Sweeper:
             if was_late:
                 turn_s = 0.0
                 continue
-            sweeps = [*self._sweeps()]
+            sweeps: list[Sweep] = [part.sweep for part in self._parts]
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
                 sweeps += self._slow

@@ -44,7 +44,7 @@ from halley.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern, is_reser
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
 from halley.protocols.bayeux.names import to_channel, to_subscription
-from halley.protocols.contract import WireProtocol
+from halley.protocols.contract import Part, WireProtocol
 from halley.protocols.wamp.names import uri_of
 from halley.server.history import HistoryService
 from halley.server.other_nodes import OtherNodes
@@ -163,7 +163,7 @@ class _Count(NamedTuple):
     delays: Delays
 
 
-class Ticker:
+class Ticker(Part):
     """Publishes the ticks of one server; `system_events` gives the names of sessions."""
 
     def __init__(
