@@ -95,9 +95,6 @@ class BayeuxEngine:
         self.hooks = hooks
         self.identities = identities
         self._node_of = node_of
-        # What the hooks keep themselves: as attributes of what is compiled they are found faster.
-        self._extensions, self._listeners = hooks.extensions, hooks.listeners
-        self._authorizers, self._channel_created = hooks.authorizers, hooks.channel_created
         self.replies = Replies(broker, options, hooks, connection_types)
         history = Replayer(broker, options, hooks, self.replies.advisor, read)
         self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, lazy, new_id)
