@@ -22,7 +22,7 @@ from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
 from halley.protocols.contract import Part
-from halley.transports.waits import close_unawaited, verdict_on
+from halley.transports.waits import after_hooks, close_unawaited
 
 Callback = Callable[[str, Any], None]
 
@@ -178,8 +178,7 @@ class _Publish:
             self._answer.set_result(decode_data(outcome.parts[0]))
 
     async def _wait(self, wait: AwaitHook) -> None:
-        verdict = await verdict_on(wait, self._engine.options.policy_s)
-        self.write(self._engine.resume(wait, verdict, monotonic()))
+        self.write(await after_hooks(self._engine, wait))
 
 
 class LocalSessions(Part):

@@ -405,6 +405,7 @@ class Connection(Serving):
             site.routes.note(rejection, head)
             # Its traceback has this frame, which has the request.
             self._received, received.refusal = received, rejection.with_traceback(None)
+            received.expects_continue = False
             if rejection.closes:
                 self._refuse_received(rejection, is_logged=True)
                 raise _Cut from None

@@ -29,7 +29,7 @@ from halley.host.responses import LENGTH_LINES, dated, head_lines, length_line, 
 from halley.host.timeouts import Requester, ServerContext
 from halley.transports.exchange import Disconnected
 from halley.transports.guard import TEXT_HEADERS, Rejection
-from halley.transports.head import CLOSE, CONTENT_LENGTH, Header, Headers, header_lines
+from halley.transports.head import BODILESS, CLOSE, CONTENT_LENGTH, Header, Headers, header_lines
 
 STAYS_OPEN: Final = 0
 HALF_CLOSED: Final = 1
@@ -44,8 +44,7 @@ IN_HEAD: Final = 1
 IN_BODY: Final = 2
 """Where the parser is: between two requests, or in a part of one."""
 
-_BODILESS: Final = (204, 304)
-_CHUNKED: Final = (b"transfer-encoding", b"chunked")
+CHUNKED: Final = (b"transfer-encoding", b"chunked")
 
 
 class Peer:
@@ -217,7 +216,7 @@ class Peer:
     def _respond_so(self, status: int, headers: Headers, body: bytes | None, more: Sequence[Header]) -> bool:
         """Write any response in one piece."""
         lines = [status_line(status), self.shared.date, headers.lines, header_lines(self.cors)]
-        is_bodiless = body is None or status in _BODILESS
+        is_bodiless = body is None or status in BODILESS
         length = b"" if body is None else b"content-length: %d\r\n" % len(body)
         lines += [length if header == CONTENT_LENGTH else header_lines((header,)) for header in more]
         if not (is_bodiless or CONTENT_LENGTH in more):
@@ -295,7 +294,7 @@ class Peer:
             self._keeps_alive = False
             every.append(CLOSE)
         if self._has_chunks and not self._is_head:
-            every.append(_CHUNKED)
+            every.append(CHUNKED)
         self.transport.write(head_lines(status, every, self.shared.date) + b"\r\n")
 
     async def send(self, piece: bytes) -> None:

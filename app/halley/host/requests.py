@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from uvicorn.server import ServerState
 
-from halley.host.peer import BETWEEN, HALF_CLOSED, Peer
+from halley.host.peer import BETWEEN, CHUNKED, HALF_CLOSED, Peer
 from halley.host.repeated import ProxiedHeads, Repeated, head_of
 from halley.host.responses import head_lines
 from halley.host.streams import PlainStream, Stream
@@ -29,7 +29,6 @@ from halley.transports.head import CLOSE, Head, Header, Headers
 from halley.transports.routes import Admitted, Routes
 from halley.transports.waits import close_unawaited
 
-_CHUNKED: Final = (b"transfer-encoding", b"chunked")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -108,7 +107,7 @@ class Serving(Peer):
 
     def _serve(self, received: Received) -> None:
         """Have the endpoint serve a request that is complete, or refuse it."""
-        if received.expects_continue and received.refusal is None:
+        if received.expects_continue:
             received.expects_continue = False
             self.transport.write(_CONTINUE)
         self._is_answering = True
@@ -228,7 +227,7 @@ class Serving(Peer):
         """Ask for the body of a request that waits to be asked, if nothing else is due before (RFC 9110, 10.1.1)."""
         received = self._received
         is_next = not (self._is_answering or self._waiting or self.is_gone)
-        if received is not None and received.expects_continue and received.refusal is None and is_next:
+        if received is not None and received.expects_continue and is_next:
             received.expects_continue = False
             self.transport.write(_CONTINUE)
 
@@ -267,7 +266,7 @@ class Serving(Peer):
             link.eof_received()
             self.leave()
             return
-        ending = (_CHUNKED, CLOSE) if self._has_chunks else (CLOSE,)
+        ending = (CHUNKED, CLOSE) if self._has_chunks else (CLOSE,)
         lines = head_lines(HTTPStatus.OK, (*headers.pairs, *self.cors, *more, *ending), self.shared.date)
         self._is_answering, self._waiting = False, ()
         self._hand_over(link, lines + b"\r\n" + (link.text(first) if first else b""), b"")

@@ -472,10 +472,6 @@ class WebSockets:
         self._deflates = deflates
         self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
 
-    def matches(self, url: bytes) -> bool:
-        """Whether a request target is one of the route's paths, with any query."""
-        return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
-
     def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it.
 

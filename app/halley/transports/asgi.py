@@ -23,7 +23,7 @@ from halley.transports.addresses import Proxies
 from halley.transports.bodies import inflated
 from halley.transports.exchange import Disconnected, HeadOf, ResponseLink, fail
 from halley.transports.guard import TEXT_HEADERS, Rejection, check_framing
-from halley.transports.head import CLOSE, CONTENT_LENGTH, Head, Header, Headers, raw_path
+from halley.transports.head import BODILESS, CLOSE, CONTENT_LENGTH, Head, Header, Headers, raw_path
 from halley.transports.routes import Admitted, Routes
 from halley.transports.waits import close_unawaited, outcome_of
 from halley.transports.websocket import TURN_S, WebSocketRoute, check, reason_bytes
@@ -31,7 +31,6 @@ from halley.transports.websocket import TURN_S, WebSocketRoute, check, reason_by
 _OVERDUE_S = 60.0
 """A request that waits this long past its deadline will never be answered: better an error than no end at all."""
 
-_BODILESS: Final = (204, 304)
 _TOO_BIG: Final = 1009
 
 
@@ -133,7 +132,7 @@ async def _send_whole(
     length = (b"content-length", b"%d" % len(body))
     if CONTENT_LENGTH in every:
         every[every.index(CONTENT_LENGTH)] = length
-    elif status not in _BODILESS:
+    elif status not in BODILESS:
         every.append(length)
     await send({"type": f"{kind}.start", "status": status, "headers": every})
     await send({"type": f"{kind}.body", "body": body})
@@ -231,7 +230,7 @@ class AsgiExchange:
         """Have `finish` send the response."""
         every = [*headers.pairs, *self.cors, *more]
         if body is None:
-            self._answer(partial(self._send_head_alone, status, every))
+            self._answer(partial(self._send_as_it_is, status, every, b""))
         else:
             self._answer(partial(_send_whole, self._send, status, every, body))
         return False
@@ -263,9 +262,6 @@ class AsgiExchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def _send_head_alone(self, status: int, headers: Sequence[Header]) -> None:
-        await self._send_as_it_is(status, headers, b"")
-
     def settle(self, report: Callable[[bool], None]) -> None:
         """Report later what becomes of the response, or at once if that is known."""
         if self._is_written is None:
@@ -278,6 +274,7 @@ class AsgiExchange:
 
     def leave(self) -> None:
         """End the exchange without a response."""
+        self.waiting = None
         self._has_ended.set()
 
     def run(self, work: Coroutine[Any, Any, None], head: HeadOf) -> asyncio.Task[None]:

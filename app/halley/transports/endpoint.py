@@ -170,7 +170,6 @@ class Polling:
             self._wait(exchange, outcome)
             return
         if exchange.is_over and (outcome.events or outcome.answers_connect):
-            exchange.waiting = None
             self._sessions.take_back(outcome)
             exchange.leave()
             return
@@ -189,11 +188,11 @@ class Polling:
     def _wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
         if isinstance(outcome, Hold):
-            exchange.waiting = outcome
             if exchange.is_over:
-                exchange.waiting = None
                 self._sessions.lost(outcome.session, exchange, monotonic())
                 exchange.leave()
+            else:
+                exchange.waiting = outcome
         elif isinstance(outcome, AwaitHook):
             await_hooks(self._engine, exchange, outcome, _no_head)
         elif isinstance(outcome, Cut):

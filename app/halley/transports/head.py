@@ -23,6 +23,8 @@ JSON: Header = (b"content-type", b"application/json; charset=utf-8")
 RETRY_AFTER: Header = (b"retry-after", b"5")
 UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """The headers of every response that must not be cached: of all but the pages' files."""
+BODILESS = (204, 304)
+"""The statuses of responses that have no body (RFC 9110, 6.4.1), and here no `Content-Length`."""
 CONTENT_LENGTH: Header = (b"content-length", b"")
 """Stands in a response's headers where its length is to be put, if that is not behind all others."""
 
@@ -95,14 +97,13 @@ class Head:
             _SCHEMES.get(scheme, scheme),
             (client[1] or 0) if client else 0,
             scope["path"].encode(),
-            scope.get("root_path", "").rstrip("/"),
+            _root(scope),
         )
 
     @property
     def own_path(self) -> str:
         """The path below that at which the application is mounted."""
-        root = self.root
-        return self.path[len(root) :] if root and self.path.startswith(f"{root}/") else self.path
+        return _below(self.root, self.path)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -145,10 +146,13 @@ def weights(value: str) -> dict[str, float]:
     return found
 
 
-def _route_path(scope: Scope) -> str:
-    """The path of a request below the path at which the application is mounted, percent escapes decoded."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
+def _root(scope: Scope) -> str:
+    root: str = scope.get("root_path", "")
+    return root.rstrip("/")
+
+
+def _below(root: str, path: str) -> str:
+    """The rest of a path below `root`; a server may give the path without it."""
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
@@ -156,7 +160,7 @@ def raw_path(scope: Scope) -> str:
     """The path of a request below the mount path, as it was sent: with its percent escapes."""
     sent: bytes | None = scope.get("raw_path")
     path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
-    return _route_path({**scope, "path": path})
+    return _below(_root(scope), path)
 
 
 def bearer_token(header: bytes | None) -> str | None:

@@ -105,7 +105,7 @@ def pass_on(
         return
 
     def done(outcome: Outcome) -> None:
-        if outcome is Failure.LOST:  # also after the answer, when another request may wait
+        if outcome is Failure.LOST:  # also after the answer, while not all of it is read
             exchange.cut("relay_lost")
             exchange.leave()
             return

@@ -118,8 +118,7 @@ class Routes:
 
         Raises `Rejection`, with the headers of CORS where they are known.
         """
-        path = head.own_path if head.root else head.path
-        route = self._exact.get(path) or self.find(path)
+        route = self.find(head.own_path)
         try:
             return self._admit(route, head, headers)
         except Rejection:

@@ -201,11 +201,8 @@ class WampEndpoint(ProtocolEndpoint):
         self._is_draining = False  # the server drains
 
     def routes(self) -> list[Route]:
-        """Return the routes of WAMP: its paths, at which there are only WebSockets, and below each of them its polls.
-
-        Of several paths the longest comes first, as one can be below another.
-        """
-        paths = sorted(self.sockets.service.paths, key=len, reverse=True)
+        """Return the routes of WAMP: its paths, where there are only WebSockets, and below each of them its polls."""
+        paths = self.sockets.service.paths
         at = [
             Route(each, self, self._guard, ("GET", "POST", "OPTIONS"), has_below=False, sockets=self.sockets)
             for path in paths
