@@ -8,19 +8,20 @@ from math import inf
 from time import monotonic
 from types import SimpleNamespace
 
+import orjson
 import pytest
 from cluster.golden import sealed
 from structlog.testing import capture_logs
 from support.broker import Owner, event, join, payloads, session
 from support.nats import nats_servers
-from support.wire import until
+from support.wire import DEADLINE_S, until
 
 from halley.broker.broker import Broker
 from halley.broker.errors import DiskFull, InboxFull, OutcomeUnknown, Unstorable
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.outbox import Outbox
-from halley.broker.ports import Durability
+from halley.broker.ports import Durability, Page, Query
 from halley.cluster import availability, bounds, broker_log, store
 from halley.cluster.applied import Applied, First
 from halley.cluster.availability import Diverged, Healing, NatsAway
@@ -718,3 +719,23 @@ async def test_the_tail_drops_whole_ranges(broker, front, keepers):
     reaches = next(offset for offset in range(count) if tail.after(offset) is not None)
     assert reaches % 100 == 0
     assert len(tail.after(reaches)) == count - reaches > 100
+
+
+async def test_a_front_that_knows_one_keeper_waits_for_others_that_may_have_what_a_page_misses(keepers, monkeypatch):
+    """One that has just started may know the damaged one alone, and no client is to see a gap then."""
+    members = keepers._members
+
+    def hear(name):
+        kept = {"head": 9, "starts": [1], "takes": True, "bytes": 1, "consumers": {}}
+        members.receive(orjson.dumps({"node": name, "id": f"{name}aaa", "key": "x", "age_s": 1, "kept": kept}), NOW)
+
+    async def read(_, keeper, *__):
+        if keeper.name == "k1":
+            asyncio.get_running_loop().call_soon(hear, "k2")
+        return Page([], 9, True, [(1, 4)] if keeper.name == "k1" else [])
+
+    monkeypatch.setattr(keepers, "_read", read)
+    members._listens_since = monotonic()
+    hear("k1")
+    query = Query(((Pattern(Match.EXACT, "a"), 0),), 9)
+    assert (await keepers.read(query, DEADLINE_S, "")).gaps == []

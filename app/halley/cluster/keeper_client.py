@@ -212,18 +212,19 @@ class KeeperClient:
         """A page of the history, from the first keeper that answers without a gap that another may not have.
 
         `sharer` is whose part of the keepers' readers is used (`ports.Reader`). If all of the keepers have a gap, it is
-        the page that misses the least. Raises `UnknownPublication`, and `TimeoutError` if no keeper that has all up to
-        `query.last` answers in time.
+        the page that misses the least; a node that has just started waits first until it knows all of them. Raises
+        `UnknownPublication`, and `TimeoutError` if no keeper that has all up to `query.last` answers in time.
         """
         until, asked = monotonic() + within_s, set[str]()
         best: Page | UnknownPublication | None = None
         while (left_s := until - monotonic()) > 0:
             keepers = self.keepers()
             others = [each for each in keepers if each.name not in asked]
-            if not others and best is not None:
-                break
             if not others:
-                asked.clear()
+                if best is None:
+                    asked.clear()
+                elif self._members.is_complete(monotonic()):
+                    break
                 await asyncio.sleep(min(_AGAIN_S, left_s))
                 continue
             others.sort(key=lambda each: each.head < query.last)
