@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from math import inf
 from time import monotonic
@@ -22,7 +23,7 @@ from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.outbox import Outbox
 from halley.broker.ports import Durability, Page, Query
-from halley.cluster import availability, bounds, broker_log, store
+from halley.cluster import availability, bounds, broker_log, pages, store
 from halley.cluster.applied import Applied, First
 from halley.cluster.availability import Diverged, Healing, NatsAway
 from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS, Unsendable
@@ -729,12 +730,20 @@ async def test_a_front_that_knows_one_keeper_waits_for_others_that_may_have_what
         kept = {"head": 9, "starts": [1], "takes": True, "bytes": 1, "consumers": {}}
         members.receive(orjson.dumps({"node": name, "id": f"{name}aaa", "key": "x", "age_s": 1, "kept": kept}), NOW)
 
-    async def read(_, keeper, *__):
-        if keeper.name == "k1":
-            asyncio.get_running_loop().call_soon(hear, "k2")
-        return Page([], 9, True, [(1, 4)] if keeper.name == "k1" else [])
+    @asynccontextmanager
+    async def answers(subject, *_):
+        """A keeper's answer; that of the damaged one has a gap, and only then the other is heard for the first time."""
+        is_damaged = subject.endswith("k1")
+        if is_damaged:
+            asyncio.get_running_loop().call_later(0.05, hear, "k2")
+        page = pages.pack(Page([], 9, True, [(1, 4)] if is_damaged else []), [1])
 
-    monkeypatch.setattr(keepers, "_read", read)
+        async def following():
+            return Message("inbox", "", b"", b".00000000" + page)
+
+        yield following
+
+    monkeypatch.setattr(members.nats, "answers", answers)
     members._listens_since = monotonic()
     hear("k1")
     query = Query(((Pattern(Match.EXACT, "a"), 0),), 9)
