@@ -41,7 +41,10 @@ PLAN = [
     ("halley.protocols.names", ()),
     "---",
     ("halley.configuration", ()),
-    ("halley.transports", ("starlette", "orjson", "pyarrow", "compression", "backports")),  # Arrow: where it is
+    (
+        "halley.transports",  # Arrow where it is installed, and mypy's extensions for types alone
+        ("starlette", "orjson", "pyarrow", "compression", "backports", "mypy_extensions"),
+    ),
     "---",
     ("halley.server", ("starlette", "orjson", "prometheus_client")),
     "---",

@@ -114,7 +114,7 @@ class Connection(Serving):
         """A peer has connected; the deadline of its first request starts now. Those of a proxy name their client."""
         super().connection_made(transport)
         address = self.address
-        self._source = (address, self.scheme)
+        self.source = (address, self.scheme)
         self._is_proxy = address in self._site.proxies
         self._idle_since = monotonic()
         self.shared.idle.add(self, self._idle_since)
@@ -392,7 +392,7 @@ class Connection(Serving):
         """Admit the request whose head was received, or refuse it: now if nothing else is due before, else later."""
         parser, headers, site = self.parser, self.headers, self._site
         has_chunks = parser.get_http_version() != "1.0"  # a later version of HTTP/1 is served as 1.1
-        source = site.proxies.client_of(self.address, self.scheme, headers) if self._is_proxy else self._source
+        source = site.proxies.client_of(self.address, self.scheme, headers) if self._is_proxy else self.source
         fields_once = fields if len(fields) == len(headers) else fields_of(headers)
         port = 0 if self._is_proxy or self.client is None else self.client[1]
         head = head_at(parser.get_method().decode("ascii"), self.url, fields_once, source, port)

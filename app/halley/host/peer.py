@@ -27,7 +27,7 @@ from halley.host.kernel import unread_bytes
 from halley.host.repeated import Repeated
 from halley.host.responses import LENGTH_LINES, dated, head_lines, length_line, response, status_line
 from halley.host.timeouts import Requester, ServerContext
-from halley.transports.exchange import Disconnected
+from halley.transports.exchange import Disconnected, Exchange
 from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import BODILESS, CLOSE, CONTENT_LENGTH, Header, Headers, header_lines
 
@@ -47,13 +47,12 @@ IN_BODY: Final = 2
 CHUNKED: Final = (b"transfer-encoding", b"chunked")
 
 
-class Peer:
+class Peer(Exchange):
     """The peer of one connection; the event loop knows it as the protocol of `transport`.
 
-    It has no base class, so that it can be native: event loops ask only whether a protocol has a buffer of its own.
-    `shared` is what all connections of a server have in common, and `state` the sets in which uvicorn has them.
-
-    Of the request that is answered, `endpoint`, `waiting`, `cors` and `repeated` are as `Exchange` has them.
+    It is not an `asyncio.Protocol`, so that it can be native: event loops ask only whether a protocol has a buffer of
+    its own. `shared` is what all connections of a server have in common, and `state` has the sets in which uvicorn has
+    them.
     """
 
     __slots__ = (
@@ -67,7 +66,6 @@ class Peer:
         "_keeps_alive",
         "_read_by",
         "_settling",
-        "_source",
         "_stage",
         "_state",
         "_timeouts",
@@ -76,19 +74,15 @@ class Peer:
         "_waiting",
         "_was_cut",
         "client",
-        "cors",
-        "endpoint",
-        "is_gone",
-        "is_over",
         "is_paused",
         "repeated",
         "scheme",
         "shared",
         "transport",
-        "waiting",
     )
 
     def __init__(self, state: ServerState, shared: ServerContext) -> None:
+        super().__init__()
         self.shared = shared
         self.transport: Any = None
         self.client: tuple[str, int] | None = None  # may be a proxy; None if unknown
@@ -99,13 +93,10 @@ class Peer:
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
         self._closing: int = STAYS_OPEN
-        self.is_gone = False  # the peer is gone, or was refused: nothing more is served
-        self.is_over = False  # or the peer has ended its stream
         self._was_cut = False
         self._discarded_bytes = 0  # received since it is over
         self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs, but for what is written
         self._idle_since = 0.0  # when the latest response was written
-        self._source = ("", "http")  # the client's address and scheme
 
         # What was received behind the request that is answered: whole requests, of which the last may be the refusal of
         # what follows them, a part of one, and what is not parsed yet, or is too much for one turn.
@@ -114,10 +105,7 @@ class Peer:
         self._unparsed: bytearray | None = None
 
         # Of the request that is answered
-        self.endpoint: Any = None
-        self.waiting: Any = None
-        self.cors: tuple[Header, ...] = ()
-        self.repeated: Repeated | None = None
+        self.repeated: Repeated | None = None  # it, if its head may come again
         self._is_answering = False  # it is complete, its response is not all written, and its peer may still read that
         self._is_begun = False  # the head of a response in pieces is written
         self._is_head = False
@@ -170,24 +158,15 @@ class Peer:
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, asyncio.Future):
             waiting.cancel()
-        elif waiting is not None:
+        elif waiting is not None and self.endpoint is not None:
             self.endpoint.lost(self, waiting)
 
     # Exchange
 
     @property
-    def source(self) -> tuple[str, str]:
-        """The client's address and scheme."""
-        return self._source
-
-    @property
     def peer(self) -> object:
         """The connection, which has an identity of its own."""
         return self
-
-    def write(self, outcome: Any) -> None:
-        """Pass an outcome to the endpoint."""
-        self.endpoint.write(self, outcome)
 
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write a response in one piece; True if all of it is in the kernel (`Exchange.respond`)."""

@@ -110,7 +110,7 @@ class RelayedConnection(Connection):
         values = [value for name, value in self.headers if name == NODE]
         address, scheme = self._authentication.check(values)
         self.headers = [header for header in self.headers if header[0] != NODE]
-        self._source = (address, scheme)
+        self.source = (address, scheme)
         self.client = (address, 0)
         super().on_headers_complete()
 

@@ -74,7 +74,7 @@ class Repeated:
         self._nbytes = len(head) + int(head[digits[0] : digits[1]])  # of a request with these digits
         self._end = b""  # of a remembered connect, the body behind the id
         self._id_end = 0  # of a remembered connect, where its id ends
-        self.endpoint: Any = admitted.endpoint
+        self.endpoint = admitted.endpoint
         self.prepared = admitted.prepared
         self.cors = admitted.cors
         self.source = source

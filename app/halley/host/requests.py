@@ -20,6 +20,7 @@ from halley.host.responses import head_lines
 from halley.host.streams import PlainStream, Stream
 from halley.host.timeouts import ServerContext
 from halley.host.websocket import WebSocket, WebSockets
+from halley.protocols.bayeux.session import BayeuxSession
 from halley.transports.addresses import Proxies
 from halley.transports.bodies import inflated
 from halley.transports.endpoint import shutting_down
@@ -117,7 +118,7 @@ class Serving(Peer):
         if received.repeated is not None:
             self._known = received.repeated
         head, admitted, refusal = received.head, received.admitted, received.refusal
-        self._source = (head.address, head.scheme)
+        self.source = (head.address, head.scheme)
         if admitted is None:
             assert refusal is not None
             self.cors = ()
@@ -144,16 +145,20 @@ class Serving(Peer):
         if repeated is None:
             return False
         if self.repeated is not repeated:  # another request has come after it
-            self.repeated, self.cors, self._source = repeated, repeated.cors, repeated.source
+            self.repeated, self.cors, self.source = repeated, repeated.cors, repeated.source
             self._is_head, self._has_chunks, self._keeps_alive = False, True, True
-        self.endpoint = repeated.endpoint
+        self.endpoint = endpoint = repeated.endpoint
         self._is_answering = True
         try:
-            if repeated.session_id and self.endpoint.serve_again(self, repeated, data):
-                return True
+            if repeated.session_id:
+                message_id = repeated.connect_id(data)
+                if message_id is not None and endpoint.serve_again(
+                    self, repeated.session_id, repeated.cookies, message_id
+                ):
+                    return True
             body = repeated.body_of(data)
             if body is not None and len(body) <= self.shared.limits.body_bytes:
-                self.endpoint.serve(self, repeated.prepared, body, partial(self._head_of, data))
+                endpoint.serve(self, repeated.prepared, body, partial(self._head_of, data))
                 return True
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             fail(self, error, self._note, partial(self._head_of, data))
@@ -171,8 +176,13 @@ class Serving(Peer):
                     self._has_served = True
                     self._set_timeout(None)
 
+    def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
+        """Remember a connect, if the head of its request may come again (`Exchange.remember_connect`)."""
+        if self.repeated is not None:
+            self.repeated.remember_connect(body, messages, session)
+
     def _head_of(self, data: bytes) -> Head:
-        return head_of(data, self._source, 0 if self._is_proxy else self.port)
+        return head_of(data, self.source, 0 if self._is_proxy else self.port)
 
     def run(self, work: Coroutine[Any, Any, None], head: HeadOf) -> asyncio.Task[None]:
         """Run a coroutine in a task that the server waits for when it shuts down (`Exchange.run`)."""

@@ -21,7 +21,7 @@ from halley.protocols.contract import ABNORMAL, Close, Engine
 from halley.settings import Limits
 from halley.transports.addresses import Proxies
 from halley.transports.bodies import inflated
-from halley.transports.exchange import Disconnected, HeadOf, ResponseLink, fail
+from halley.transports.exchange import Disconnected, Exchange, HeadOf, ResponseLink, fail
 from halley.transports.guard import TEXT_HEADERS, Rejection, check_framing
 from halley.transports.head import BODILESS, CLOSE, CONTENT_LENGTH, Head, Header, Headers, raw_path
 from halley.transports.routes import Admitted, Routes
@@ -144,20 +144,17 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-class AsgiExchange:
-    """One request of an ASGI server, whose application waits in `finish` (`exchange.Exchange`)."""
-
-    repeated = None
+class AsgiExchange(Exchange):
+    """One request of an ASGI server, whose application waits in `finish`."""
 
     def __init__(
         self, server: AsgiServer, scope: Scope, receive: Receive, send: Send, head: Head, admitted: Admitted
     ) -> None:
-        self.endpoint: Any = admitted.endpoint
+        super().__init__()
+        self.endpoint = admitted.endpoint
         self.cors = admitted.cors
-        self.waiting: Any = None
         self.source = (head.address, head.scheme)
-        self.peer: object = f"{head.address} {head.port}"
-        self.is_gone = self.is_over = False
+        self._peer = f"{head.address} {head.port}"
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -214,7 +211,7 @@ class AsgiExchange:
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, asyncio.Future):
             waiting.cancel()
-        elif waiting is not None:
+        elif waiting is not None and self.endpoint is not None:
             self.endpoint.lost(self, waiting)
 
     def _settle(self, *, is_written: bool) -> None:
@@ -225,6 +222,11 @@ class AsgiExchange:
             report(self._is_written)
 
     # Exchange
+
+    @property
+    def peer(self) -> object:
+        """The address and port of the peer."""
+        return self._peer
 
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Have `finish` send the response."""
@@ -290,10 +292,6 @@ class AsgiExchange:
             await work
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             fail(self, error, self._note, head)
-
-    def write(self, outcome: Any) -> None:
-        """Pass an outcome to the endpoint."""
-        self.endpoint.write(self, outcome)
 
     def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
         """Note the head, which is sent before the first piece."""

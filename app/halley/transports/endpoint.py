@@ -22,7 +22,7 @@ from halley.settings import Settings
 from halley.transports import callback_polling
 from halley.transports.bodies import IN_UTF_8, charset_of, messages_of_body
 from halley.transports.cookies import browser_cookie, cookie_values
-from halley.transports.exchange import Exchange, HeadOf, Note, Repeated
+from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, Headers, bearer_token
 from halley.transports.relay import Relay, pass_on
@@ -45,17 +45,15 @@ class PostHead(NamedTuple):
     address: str | None = None
 
 
-class Polling:
-    """The endpoint of long-polling by POST and callback-polling by GET (`exchange.Endpoint`).
+class Polling(Endpoint):
+    """The endpoint of long-polling by POST and callback-polling by GET.
 
-    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none. It has no base
-    class, so that it can be native.
+    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
     """
 
     def __init__(
         self, engine: BayeuxEngine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
-        self.takes_body = True
         self._guard = guard
         self._relay = relay
         self._note = note
@@ -67,9 +65,6 @@ class Polling:
         self._settings = settings
         self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
-
-    def hide(self, head: Head) -> None:
-        """Hide nothing: no secret is in a path."""
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> PostHead | Rejection | None:
         """Read what a POST's head says; check whether a GET can be for a script. Raises `Rejection`.
@@ -100,22 +95,16 @@ class Polling:
         except Misdirected as misdirected:
             self._pass_on(exchange, misdirected, body, head)
             return
-        if type(outcome) is Hold and exchange.repeated is not None and not self._extensions:
-            exchange.repeated.remember_connect(body, request.messages, outcome.session)
+        if type(outcome) is Hold and not self._extensions:
+            exchange.remember_connect(body, request.messages, outcome.session)
         self.write(exchange, outcome)
 
-    def serve_again(self, exchange: Exchange, repeated: Repeated, data: bytes) -> bool:
-        """Serve a connect that differs from the remembered one only in its id; False if it is another.
-
-        `data` is all of the request.
-        """
-        message_id = repeated.connect_id(data)
-        if message_id is None:
-            return False
-        session = self._by_id.get(repeated.session_id)
+    def serve_again(self, exchange: Exchange, session_id: str, cookies: tuple[str, ...], message_id: str) -> bool:
+        """Serve a connect of a session that is here (`Endpoint.serve_again`)."""
+        session = self._by_id.get(session_id)
         if type(session) is not BayeuxSession:
             return False
-        outcome = self._fast.connect_again(session, repeated.cookies, message_id, exchange, monotonic())
+        outcome = self._fast.connect_again(session, cookies, message_id, exchange, monotonic())
         if outcome is None:
             return False
         if type(outcome) is Hold:
@@ -160,7 +149,11 @@ class Polling:
             request.traceparent = traceparent
         return request
 
-    def write(self, exchange: Exchange, outcome: Outcome | Cut, callback: str | None = None) -> None:
+    def write(self, exchange: Exchange, outcome: Any) -> None:
+        """Respond with a reply, or wait for one."""
+        self.write_for(exchange, outcome, None)
+
+    def write_for(self, exchange: Exchange, outcome: Outcome | Cut, callback: str | None) -> None:
         """Respond with a reply, as a call of the script's function `callback` if it has one; or wait for one.
 
         It is reported to the engine whether a reply was written. What a session would lose with a peer that has gone
@@ -228,7 +221,7 @@ class Polling:
         exchange.write(self._engine.receive_here(request, monotonic()))
 
 
-class _Script:
+class _Script(Endpoint):
     """What answers one request of callback-polling, by a call of the function that it names."""
 
     def __init__(self, polling: Polling, callback: str) -> None:
@@ -237,7 +230,7 @@ class _Script:
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
         """Respond with a script, or wait as a POST does."""
-        self._polling.write(exchange, outcome, self._callback)
+        self._polling.write_for(exchange, outcome, self._callback)
 
     def lost(self, exchange: Exchange, waiting: Any) -> None:
         """See `Polling.lost`."""

@@ -26,11 +26,12 @@ from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.contract import Close, Engine
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header, Headers
+from halley.transports.subclassing import mypyc_attr
 
 Result = TypeVar("Result")
 
 HeadOf = Callable[[], Head]
-"""Makes the head of a request, which is parsed again for it where it was only recognized (`Repeated`)."""
+"""Makes the head of a request, which is parsed again for it where it was only recognized (`host/repeated.py`)."""
 
 Note = Callable[[Rejection, Head], None]
 """Logs and counts a rejection."""
@@ -61,48 +62,34 @@ class ResponseLink(Protocol):
         """Write messages, each made by `text`; a `Close` ends the response behind them."""
 
 
-class Repeated(Protocol):
-    """What is remembered of a request, so that the next one need not be parsed (`host/repeated.py`).
-
-    `session_id` is that of a connect of Bayeux, else empty, and `cookies` what proves that its browser sends it.
-    """
-
-    session_id: str
-    cookies: tuple[str, ...]
-
-    def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
-        """Remember that the request was a connect of this session, which was held."""
-
-    def connect_id(self, data: bytes) -> str | None:
-        """Return the id of a connect that is all of `data`, if all else in it is as remembered; else None."""
-
-
-class Exchange(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Exchange:
     """One request and its response. All is called on the event loop; only what is a coroutine waits.
 
-    `waiting` is what the endpoint keeps for a peer that is there, until it has responded: when the peer goes, the
-    endpoint's `lost` gets it, or a task is cancelled. `cors` are the headers that the guard adds to any response.
-    `is_gone` says whether the peer has gone, and `is_over` whether it has gone or has ended its stream: then it may
-    read on, or may not, so that nothing is written to it which would be lost with it.
+    endpoint   what serves the request, or writes its response later
+    waiting    what the endpoint keeps for a peer that is there, until it has responded: when the peer goes, the
+               endpoint's `lost` gets it, or a task is cancelled
+    cors       the headers that the guard adds to any response
+    source     the client's address, empty if unknown, and its scheme
+    is_gone    whether the peer has gone
+    is_over    whether it has gone or has ended its stream: then it may read on, or may not, so that nothing is written
+               to it which would be lost with it
     """
 
-    endpoint: Any
-    waiting: Any
-    cors: tuple[Header, ...]
-    is_gone: bool
-    is_over: bool
+    __slots__ = ("cors", "endpoint", "is_gone", "is_over", "source", "waiting")
 
-    @property
-    def repeated(self) -> Repeated | None:
-        """What is remembered of this request, if it is one whose head may come again."""
-
-    @property
-    def source(self) -> tuple[str, str]:
-        """The client's address, empty if unknown, and its scheme."""
+    def __init__(self) -> None:
+        self.endpoint: Endpoint | None = None
+        self.waiting: Any = None
+        self.cors: tuple[Header, ...] = ()
+        self.source = ("", "http")
+        self.is_gone = False
+        self.is_over = False
 
     @property
     def peer(self) -> object:
         """What has an identity of its own for each connection, where the maker knows connections."""
+        raise NotImplementedError
 
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write the response: `headers`, those of CORS, `more`, and the length of its `body`.
@@ -110,78 +97,81 @@ class Exchange(Protocol):
         True if all of it has left; else `settle` reports whether it does. A body of None is that of a response to HEAD
         whose length is not known.
         """
+        raise NotImplementedError
 
     def pass_on(self, status: int, headers: Sequence[Header], body: bytes, whole: bytes = b"") -> bool:
         """Write a response whose headers are complete; `whole` are its bytes as HTTP/1.1 has them, where known."""
+        raise NotImplementedError
 
     def reject(self, rejection: Rejection) -> None:
         """Write the response that a rejection is, unless one has begun: then the connection is cut."""
+        raise NotImplementedError
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all that was written has left, and `report(False)` if it never will."""
+        raise NotImplementedError
 
     def cut(self, reason: str) -> None:
         """Close the connection without another byte, where that is possible; `reason` is for the log."""
+        raise NotImplementedError
 
     def leave(self) -> None:
         """End the exchange without a response: its peer has gone."""
+        raise NotImplementedError
 
     def run(self, work: Coroutine[Any, Any, None], head: HeadOf) -> asyncio.Task[None]:
         """Run a coroutine for the request, in a task; what it raises is the response, as `fail` has it.
 
         It is cancelled if it still runs when the server's grace period ends, and its peer gets 503.
         """
+        raise NotImplementedError
 
     # A body in pieces
 
     def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
         """Write the head of a response whose length is not known."""
+        raise NotImplementedError
 
     async def send(self, piece: bytes) -> None:
         """Write a piece of the body, and return when it has left. Raises `Disconnected`."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """End the body. Without that, the client learns that it is not complete."""
+        raise NotImplementedError
 
     # A response that stays open
 
     def stream(self) -> ResponseLink:
         """Make the link for a response that stays open; it begins with `begin_stream`, or is forgotten."""
+        raise NotImplementedError
 
     def begin_stream(self, link: ResponseLink, headers: Headers, more: Sequence[Header], first: bytes) -> None:
         """Write the head of the response, and its first message if there is one; the rest is the link's.
 
         If the peer has gone meanwhile, the link's engine learns that.
         """
+        raise NotImplementedError
 
-    # What an engine has to say later
+    # Of an engine
+
+    def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
+        """Note that the request was a connect of this session, which was held: the next one may be the same."""
 
     def write(self, outcome: Any) -> None:
         """Pass an outcome to the endpoint, whose `write` makes the response."""
+        assert self.endpoint is not None
+        self.endpoint.write(self, outcome)
 
 
-class Serves(Protocol):
-    """What a route needs of its endpoint: all of `Endpoint` that is called before the exchange has one of its own."""
-
-    takes_body: bool
-
-    def prepare(self, head: Head, headers: Sequence[Header]) -> Any:
-        """See `Endpoint`."""
-
-    def hide(self, head: Head) -> None:
-        """See `Endpoint`."""
-
-    def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:
-        """See `Endpoint`."""
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Endpoint:
-    """What serves the requests of some routes. An endpoint that never waits needs `serve` alone.
+    """What serves the requests of some routes. An endpoint that never waits needs `serve` alone."""
 
-    One that `takes_body` is passed a POST when all of its body is there; else at once, without.
-    """
-
-    takes_body: bool = True
+    @property
+    def takes_body(self) -> bool:
+        """Whether it is passed a POST when all of its body is there; else at once, without."""
+        return True
 
     def prepare(self, head: Head, headers: Sequence[Header]) -> Any:
         """Read what `serve` needs from a request's head, before its body has come. Raises `Rejection`.
@@ -196,6 +186,10 @@ class Endpoint:
     def serve(self, exchange: Exchange, prepared: Any, body: bytes, head: HeadOf) -> None:
         """Serve a request that is complete. What it raises is the response, as `fail` has it."""
         raise NotImplementedError
+
+    def serve_again(self, exchange: Exchange, session_id: str, cookies: tuple[str, ...], message_id: str) -> bool:  # noqa: ARG002
+        """Serve a connect of Bayeux that differs from an earlier one only in its id; False if it must be parsed."""
+        return False
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
         """Write what an engine has to say later."""

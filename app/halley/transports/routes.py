@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from halley.protocols.contract import Part
-from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, Serves
+from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, Headers
 from halley.transports.websocket import UPGRADE, WebSocketRoute
@@ -30,7 +30,7 @@ class Route:
     """
 
     path: str
-    endpoint: Serves
+    endpoint: Endpoint
     guard: Guard | None
     methods: tuple[str, ...] = ()
     has_below: bool = True
@@ -75,7 +75,7 @@ class Admitted(NamedTuple):
     `is_gzip`: its body is compressed, and is to be inflated first.
     """
 
-    endpoint: Serves
+    endpoint: Endpoint
     prepared: Any
     cors: tuple[Header, ...] = ()
     is_gzip: bool = False
