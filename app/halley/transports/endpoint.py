@@ -150,33 +150,43 @@ class Polling(Endpoint):
         return request
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
-        """Respond with a reply, or wait for one."""
-        self.write_for(exchange, outcome, None)
-
-    def write_for(self, exchange: Exchange, outcome: Outcome | Cut, callback: str | None) -> None:
-        """Respond with a reply, as a call of the script's function `callback` if it has one; or wait for one.
-
-        It is reported to the engine whether a reply was written. What a session would lose with a peer that has gone
-        goes to nobody.
-        """
+        """Respond with a reply, or wait for one. It is reported to the engine whether a reply was written."""
         if type(outcome) is not Reply:
             self._wait(exchange, outcome)
-            return
-        if exchange.is_over and (outcome.events or outcome.answers_connect):
-            self._sessions.take_back(outcome)
-            exchange.leave()
-            return
-        if outcome.status == 200 and outcome.set_cookie is None and not outcome.is_last and callback is None:
-            is_written = exchange.respond(200, _HEADERS, b"[%b]" % b",".join(outcome.parts))
-        else:
-            headers = _HEADERS if callback is None else _SCRIPT
-            body = outcome.body() if callback is None else callback_polling.render(outcome, callback)
-            is_written = exchange.respond(outcome.status, headers, body, self._more(outcome, exchange.source[1]))
-        if is_written:
+        elif exchange.is_over and (outcome.events or outcome.answers_connect):
+            self._take_back(exchange, outcome)
+        elif outcome.status != 200 or outcome.set_cookie is not None or outcome.is_last:
+            self._respond(exchange, outcome, _HEADERS, outcome.body())
+        elif exchange.respond(200, _HEADERS, b"[%b]" % b",".join(outcome.parts)):
             self._sessions.settle(outcome)
         else:
-            self._sessions.delayed(outcome, monotonic())
-            exchange.settle(partial(_report, self._sessions, outcome))
+            self._settle_later(exchange, outcome)
+
+    def write_script(self, exchange: Exchange, outcome: Any, callback: str) -> None:
+        """Do what `write` does, but respond with a call of the script's function `callback`."""
+        if type(outcome) is not Reply:
+            self._wait(exchange, outcome)
+        elif exchange.is_over and (outcome.events or outcome.answers_connect):
+            self._take_back(exchange, outcome)
+        else:
+            self._respond(exchange, outcome, _SCRIPT, callback_polling.render(outcome, callback))
+
+    def _respond(self, exchange: Exchange, reply: Reply, headers: Headers, body: bytes) -> None:
+        """Respond with any reply, and its own headers."""
+        if exchange.respond(reply.status, headers, body, self._more(reply, exchange.source[1])):
+            self._sessions.settle(reply)
+        else:
+            self._settle_later(exchange, reply)
+
+    def _take_back(self, exchange: Exchange, reply: Reply) -> None:
+        """Keep what a session would lose with a peer that has gone."""
+        self._sessions.take_back(reply)
+        exchange.leave()
+
+    def _settle_later(self, exchange: Exchange, reply: Reply) -> None:
+        """Report it when it is known whether a reply was written."""
+        self._sessions.delayed(reply, monotonic())
+        exchange.settle(partial(_report, self._sessions, reply))
 
     def _wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
@@ -230,7 +240,7 @@ class _Script(Endpoint):
 
     def write(self, exchange: Exchange, outcome: Any) -> None:
         """Respond with a script, or wait as a POST does."""
-        self._polling.write_for(exchange, outcome, self._callback)
+        self._polling.write_script(exchange, outcome, self._callback)
 
     def lost(self, exchange: Exchange, waiting: Any) -> None:
         """See `Polling.lost`."""
