@@ -170,20 +170,31 @@ class Peer(Exchange):
 
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write a response in one piece; True if all of it is in the kernel (`Exchange.respond`)."""
-        if (
-            status != 200
-            or body is None
-            or more
-            or self.cors
-            or self._closing
-            or self._is_head
-            or not (self._keeps_alive and self._is_answering)
-        ):
-            return self._respond_so(status, headers, body, more)
-        # What nearly all requests get, in the same bytes, without a call more.
-        nbytes = len(body)
+        lines = [self.shared.ok_lines if status == 200 else status_line(status) + self.shared.date, headers.lines]
+        if self.cors:
+            lines.append(header_lines(self.cors))
+        nbytes = 0 if body is None else len(body)
+        lines += [length_line(nbytes) if header == CONTENT_LENGTH else header_lines((header,)) for header in more]
+        is_bodiless = body is None or status in BODILESS
+        if not (is_bodiless or CONTENT_LENGTH in more):
+            lines.append(length_line(nbytes))
+        closes = CLOSE in more
+        if not (closes or self._stays_open):
+            closes = True
+            lines.append(header_lines((CLOSE,)))
+        lines.append(b"\r\n")
+        if body is not None and not (is_bodiless or self._is_head):
+            lines.append(body)
+        return self._finish(b"".join(lines), closes=closes)
+
+    def respond_array(self, headers: Headers, texts: list[bytes]) -> bool:
+        """Write what nearly all polls get, in the same bytes as `respond` and in fewer steps."""
+        if self.cors or self._closing or self._is_head or not (self._keeps_alive and self._is_answering):
+            return self.respond(200, headers, b"[%b]" % b",".join(texts))
+        body = b",".join(texts)
+        nbytes = len(body) + 2
         length = LENGTH_LINES[nbytes] if nbytes < len(LENGTH_LINES) else length_line(nbytes)
-        self.transport.write(b"".join((self.shared.ok_lines, headers.lines, length, body)))
+        self.transport.write(b"".join((self.shared.ok_lines, headers.lines, length, b"\r\n[", body, b"]")))
         self.waiting = None
         self._is_answering = False
         self._idle_since = monotonic()
@@ -191,23 +202,6 @@ class Peer(Exchange):
         if self._waiting or self._unparsed or self._stage != BETWEEN:
             self._go_on()
         return is_written
-
-    def _respond_so(self, status: int, headers: Headers, body: bytes | None, more: Sequence[Header]) -> bool:
-        """Write any response in one piece."""
-        lines = [status_line(status), self.shared.date, headers.lines, header_lines(self.cors)]
-        is_bodiless = body is None or status in BODILESS
-        length = b"" if body is None else b"content-length: %d\r\n" % len(body)
-        lines += [length if header == CONTENT_LENGTH else header_lines((header,)) for header in more]
-        if not (is_bodiless or CONTENT_LENGTH in more):
-            lines.append(length)
-        closes = CLOSE in more
-        if not closes and not self._stays_open:
-            closes = True
-            lines.append(header_lines((CLOSE,)))
-        lines.append(b"\r\n")
-        if body is not None and not (is_bodiless or self._is_head):
-            lines.append(body)
-        return self._finish(b"".join(lines), closes=closes)
 
     def pass_on(self, status: int, headers: Sequence[Header], body: bytes, whole: bytes = b"") -> bool:
         """Write the response of another node, which has made it whole (`Exchange.pass_on`)."""

@@ -124,6 +124,11 @@ class RelayedConnection(Connection):
         super().respond(status, headers, body, more)
         return False
 
+    def respond_array(self, headers: Headers, texts: list[bytes]) -> bool:
+        """Write a response, which is not known to be written before it is confirmed."""
+        super().respond_array(headers, texts)
+        return False
+
     def settle(self, report: Callable[[bool], None]) -> None:
         """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
         if self.is_gone:

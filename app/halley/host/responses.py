@@ -50,10 +50,10 @@ def response(status: int, headers: Iterable[Header], body: bytes, date: bytes, *
     return b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), b"" if is_head else body)
 
 
-def length_line(nbytes: int) -> bytes:
-    """Return the line of a body's length, with the empty one that ends the head behind it."""
-    return b"content-length: %d\r\n\r\n" % nbytes
-
-
-LENGTH_LINES: Final = [length_line(nbytes) for nbytes in range(1_024)]
+LENGTH_LINES: Final = [b"content-length: %d\r\n" % nbytes for nbytes in range(1_024)]
 """Those of usual responses."""
+
+
+def length_line(nbytes: int) -> bytes:
+    """Return the line of a body's length."""
+    return LENGTH_LINES[nbytes] if nbytes < len(LENGTH_LINES) else b"content-length: %d\r\n" % nbytes

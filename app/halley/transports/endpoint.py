@@ -157,7 +157,7 @@ class Polling(Endpoint):
             self._take_back(exchange, outcome)
         elif outcome.status != 200 or outcome.set_cookie is not None or outcome.is_last:
             self._respond(exchange, outcome, _HEADERS, outcome.body())
-        elif exchange.respond(200, _HEADERS, b"[%b]" % b",".join(outcome.parts)):
+        elif exchange.respond_array(_HEADERS, outcome.parts):
             self._sessions.settle(outcome)
         else:
             self._settle_later(exchange, outcome)

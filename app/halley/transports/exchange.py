@@ -99,6 +99,10 @@ class Exchange:
         """
         raise NotImplementedError
 
+    def respond_array(self, headers: Headers, texts: list[bytes]) -> bool:
+        """Respond with 200 and a JSON array of these texts."""
+        return self.respond(200, headers, b"[%b]" % b",".join(texts))
+
     def pass_on(self, status: int, headers: Sequence[Header], body: bytes, whole: bytes = b"") -> bool:
         """Write a response whose headers are complete; `whole` are its bytes as HTTP/1.1 has them, where known."""
         raise NotImplementedError
