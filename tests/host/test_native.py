@@ -167,6 +167,33 @@ async def test_a_request_of_this_kind_takes_the_short_way(name):
         assert (seen.calls["tasks"], seen.calls["parsed"]) == (kind.tasks, kind.parsed)
 
 
+async def test_what_another_node_does_not_confirm_comes_again():
+    """A reply has left only when that node's client has it: with the connection of the node, an event would be lost."""
+    headers = KINDS["relayed"].headers
+    async with serving(brisk()) as served, relayed_to(served) as (_, port):
+        wires = [await served.wire(port) for _ in range(3)]
+
+        async def ask(wire, message, before=b""):
+            await wire.send(before + post(json.dumps([message]).encode(), **headers))
+
+        async def answer(wire, message, before=b""):
+            await ask(wire, message, before)
+            return (await wire.read()).messages
+
+        first, second, publisher = wires
+        (reply,) = await answer(first, HANDSHAKE)
+        client_id = reply["clientId"]
+        await answer(first, subscribe(client_id, "/a"), CONFIRMATION)
+        await answer(first, connect(client_id), CONFIRMATION)
+        await ask(first, connect(client_id), CONFIRMATION)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
+        await answer(publisher, publish("/a", 1))
+        assert [each["data"] for each in (await first.read()).messages if "data" in each] == [1]
+        await first.close()
+        await served.until(lambda: served.house.engine.sessions.put_back == 1)
+        assert [each["data"] for each in await answer(second, connect(client_id)) if "data" in each] == [1]
+
+
 BODY = json.dumps([publish("/a", 1)]).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
 TYPE = "Content-Type: application/json"
