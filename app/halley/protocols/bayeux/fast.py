@@ -18,7 +18,7 @@ from halley.broker.events import Event
 from halley.broker.policy import Identities
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import ECHOED_CHARS, ReplyMessage, is_id, publish_reply, reply_to
+from halley.protocols.bayeux.messages import ECHOED_CHARS, ReplyMessage, is_id, reply_to
 from halley.protocols.bayeux.names import CONNECT, META, SERVICE
 from halley.protocols.bayeux.outcomes import (
     CALLBACK_POLLING,
@@ -61,6 +61,19 @@ def usual(text: bytes, limits: Limits) -> list[dict[str, Any]] | None:
         if type(message) is not dict or not is_usual(message, most_levels):
             return None
     return messages
+
+
+def publish_reply(fields: dict[str, Any], position: int = 0) -> bytes:
+    """Encode the reply to a publish that has succeeded, and whose event has a position if it was recorded before.
+
+    It is the same as `reply_to` begins; the channel and the id of such a message have nothing to escape.
+    """
+    message_id, channel = fields.get("id"), fields["channel"]
+    if type(message_id) is str and not position:  # as nearly always
+        return f'{{"id":"{message_id}","channel":"{channel}","successful":true}}'.encode()
+    begin = "" if message_id is None else f'"id":"{message_id}",' if type(message_id) is str else f'"id":{message_id},'
+    ext = f',"ext":{{"position":{position}}}' if position else ""
+    return f'{{{begin}"channel":"{channel}","successful":true{ext}}}'.encode()
 
 
 class FastPath:

@@ -157,19 +157,6 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
     return reply
 
 
-def publish_reply(fields: dict[str, Any], position: int = 0) -> bytes:
-    """Encode the reply to a publish that has succeeded, and whose event has a position if it was recorded before.
-
-    It is the same as `reply_to` begins; the channel and the id of such a message have nothing to escape.
-    """
-    message_id, channel = fields.get("id"), fields["channel"]
-    if type(message_id) is str and not position:  # as nearly always
-        return f'{{"id":"{message_id}","channel":"{channel}","successful":true}}'.encode()
-    begin = "" if message_id is None else f'"id":"{message_id}",' if type(message_id) is str else f'"id":{message_id},'
-    ext = f',"ext":{{"position":{position}}}' if position else ""
-    return f'{{{begin}"channel":"{channel}","successful":true{ext}}}'.encode()
-
-
 def _is_echoable(subscription: object) -> bool:
     names = subscription if isinstance(subscription, list) else [subscription]
     return len(names) <= _ECHOED_SUBSCRIPTIONS and all(
