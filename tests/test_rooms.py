@@ -65,7 +65,7 @@ ONLY = {
     "halley.client": set(),
     "halley.telemetry": {"halley.settings"},
     "halley.protocols": {"halley.broker", "halley.settings"},
-    "halley.protocols.bayeux": {"halley.access", "halley.protocols", "halley.broker", "halley.settings"},
+    "halley.protocols.bayeux": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.wamp": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.protocols.events": {"halley.protocols", "halley.protocols.bayeux", "halley.broker", "halley.settings"},

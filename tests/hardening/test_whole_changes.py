@@ -25,13 +25,12 @@ from support.streams import StreamReader
 from support.wire import request
 
 import halley
-from halley.access.program_policy import Registry
 from halley.broker.events import Event
 from halley.broker.pending import Waiter
 from halley.broker.ports import Values
 from halley.broker.sessions import Owner, SessionObserver
 from halley.embed.hooks import Extension, Policy
-from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.hooks import Hooks, Registry
 from halley.protocols.nt4.tables import Observer
 
 FOLDER = Path(halley.__file__).parent

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from halley.access.program_policy import Answer
 from halley.embed.server_session import ServerSession
-from halley.protocols.bayeux.hooks import Fields
+from halley.protocols.bayeux.hooks import Answer, Fields
 from halley.protocols.bayeux.messages import Message
 
 Operation = Literal["create", "subscribe", "publish"]

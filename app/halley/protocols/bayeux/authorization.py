@@ -14,14 +14,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from halley.access.program_policy import Checks, Refused
 from halley.broker.aging import AT_ONCE, expired, has_expired
 from halley.broker.broker import Broker
 from halley.broker.names import Pattern
 from halley.broker.policy import ANONYMOUS, SERVER, Proof, Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.hooks import Checks, Hooks, Refused
 from halley.protocols.bayeux.messages import Message
 from halley.protocols.bayeux.names import Bounds, patterns
 from halley.protocols.bayeux.outcomes import Steps

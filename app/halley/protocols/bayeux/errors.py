@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from halley.access import program_policy
 from halley.broker.errors import (
     KeyReused,
     NoHome,
@@ -69,7 +68,8 @@ REPLAY_INVALID = (
 SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
-DENIED_BY_POLICY = program_policy.DENIED
+DENIED_BY_POLICY = "denied_by_security_policy"  # where neither a rule nor the program says more
+DENIED_BY_NOT_GRANTING = "denied_by_not_granting"  # there are authorizers for a channel, and none of them grants
 DENIED_BY_SETTING = "bayeux.anonymous_publish"  # a publish without a session, which that setting does not allow
 DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"

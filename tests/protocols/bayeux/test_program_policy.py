@@ -15,10 +15,10 @@ from hypothesis import given
 from support.patterns import TOPICS, matches_by_the_word, wamp_patterns
 from support.wamp_peers import Context
 
-from halley.access.program_policy import DENIED, NOT_GRANTED, ProgramPolicy, Refused
 from halley.broker.names import WIDE_IN_WAMP, Match, Pattern
 from halley.broker.policy import ANONYMOUS
-from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.errors import DENIED_BY_NOT_GRANTING, DENIED_BY_POLICY
+from halley.protocols.bayeux.hooks import Hooks, Refused
 from halley.protocols.bayeux.names import covering_channels
 
 CHANNEL, PATTERN = "/a/b", Pattern(Match.EXACT, "a/b")
@@ -198,19 +198,19 @@ class Later:
         raise AssertionError
 
 
-def policy_that(can_publish: Callable[..., Any]) -> ProgramPolicy:
+def policy_that(can_publish: Callable[..., Any]) -> Hooks:
     """Return the decisions of a program with this check of publishes."""
 
     class Asked:
         pass
 
-    made, asked = ProgramPolicy(), Asked()
+    made, asked = Hooks(), Asked()
     asked.can_publish = can_publish  # type: ignore[attr-defined]
     made.policy = asked  # type: ignore[assignment]
     return made
 
 
-def begin(made: ProgramPolicy) -> tuple[Generator[Awaitable[Any], Any, None], Awaitable[Any]]:
+def begin(made: Hooks) -> tuple[Generator[Awaitable[Any], Any, None], Awaitable[Any]]:
     """Return a check of a publish, and what it has to await."""
     checks = made.check("publish", CHANNEL, PATTERN, "session", "message")
     return checks, next(checks)
@@ -232,7 +232,7 @@ def test_a_check_continues_with_the_value() -> None:
     with pytest.raises(StopIteration):
         checks.send(True)
     checks, _ = begin(policy_that(lambda *_: later))
-    with pytest.raises(Refused, match=DENIED):
+    with pytest.raises(Refused, match=DENIED_BY_POLICY):
         checks.send(1)
 
 
@@ -241,7 +241,7 @@ def test_a_check_continues_with_the_error() -> None:
     made, reported = policy_that(lambda *_: Later()), []
     made.report = lambda what, error: reported.append((what, error))
     late, refused = TimeoutError(), Refused("closed", advice={"x": 1}, ext={"y": 2})
-    with pytest.raises(Refused, match=DENIED):
+    with pytest.raises(Refused, match=DENIED_BY_POLICY):
         begin(made)[0].throw(late)
     assert reported == [("policy.can_publish", late)]
     with pytest.raises(Refused) as raised:
@@ -252,12 +252,12 @@ def test_a_check_continues_with_the_error() -> None:
 
 def test_reasons() -> None:
     """A refusal says whether something denied or nothing granted; a handshake is refused without a reason."""
-    made = ProgramPolicy()
+    made = Hooks()
     made.authorizers.add(PATTERN, lambda *_: None)
-    with pytest.raises(Refused, match=NOT_GRANTED):
+    with pytest.raises(Refused, match=DENIED_BY_NOT_GRANTING):
         next(made.check("subscribe", CHANNEL, PATTERN, None, None))
     made.authorizers.add(PATTERN, lambda *_: False)
-    with pytest.raises(Refused, match=DENIED):
+    with pytest.raises(Refused, match=DENIED_BY_POLICY):
         next(made.check("subscribe", CHANNEL, PATTERN, None, None))
     made.policy = type("Closed", (), {"can_handshake": lambda *_: False})()
     with pytest.raises(Refused) as raised:
