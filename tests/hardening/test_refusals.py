@@ -147,10 +147,14 @@ DOORS = {
 DOORS["post"] = (*DOORS["post"][:2], "429 rate_limited: publish_denied")
 
 PLACES = {
-    "protocols/bayeux/hooks.py permit_each": "all who ask it are here",
+    "protocols/bayeux/authorization.py authorize": ["bayeux publish of a batch's form", "bayeux subscribe"],
     "protocols/bayeux/authorization.py check_rules": ["bayeux publish of a batch's form", "bayeux subscribe"],
+    "protocols/bayeux/hooks.py permit": "all who ask it are here",
+    "protocols/bayeux/hooks.py permit_each": "all who ask it are here",
     "protocols/bayeux/publishing.py _event": ["bayeux publish", "bayeux publish without a session", "post"],
+    "protocols/bayeux/publishing.py publish": ["bayeux publish of a batch's form", "bayeux publish without a session"],
     "protocols/bayeux/revoking.py revoke": "takes away, and refuses nothing",
+    "protocols/bayeux/subscribing.py subscribe": ["bayeux subscribe"],
     "protocols/events/stream.py rights_changed": "takes away, and refuses nothing",
     "protocols/nt4/engine.py _if_permitted": "NetworkTables answers nothing, and logs nothing",
     "protocols/nt4/publishing.py publish": "NetworkTables answers nothing, and logs nothing",
@@ -166,7 +170,7 @@ PLACES = {
     "protocols/wamp/testaments.py publish": "the session has ended",
     "transports/api/application.py _show_rights": "names the caller's rights, and refuses nothing",
     "transports/api/history.py page": ["history"],
-    "transports/api/history.py _check_policy": ["history"],
+    "transports/api/identity.py authorize": ["history", "stream"],
     "transports/api/identity.py may_any": "all who ask it are here",
     "transports/api/identity.py require": "all who ask it are here",
     "transports/api/identity.py require_still": "all who ask it are here",

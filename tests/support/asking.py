@@ -11,11 +11,11 @@ import halley
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ASK_RULES = {"may", "may_any", "grants_any", "require"}
+ASK_RULES = {"may", "may_any", "grants_any", "require", "authorize"}
 """The methods that ask the rules."""
 
-ASK_POLICY = {"permit", "permit_each"}
-"""Those that ask a program's policy, and then the rules."""
+ASK_POLICY = {"permit", "permit_each", "check_operation"}
+"""Those that ask a program's policy, for which a request may have to wait."""
 
 _THEMSELVES = ("access", "cli", "broker")
 """Rooms that are the rules, or explain them to an operator."""

@@ -3,7 +3,8 @@
 Each act begins with all rights, and then waits: for a program's policy, or for the log. Meanwhile a reload takes the
 right away, or the token. Then the act goes on, and must not publish, store, subscribe, erase or show anything.
 
-The acts are all those that ask the rules. Which they are is read from the sources, so a new one needs a row here.
+The acts are all those that ask the rules or the program. Which they are is read from the sources, so a new one needs a
+row here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from support import nt4, wamp
-from support.asking import ASK_RULES, places
+from support.asking import ASK_POLICY, ASK_RULES, places
 from support.messages import connect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import request
@@ -205,6 +206,7 @@ def robots(method, **params):
 
 NT4_PUBLISH = robots("publish", name="/a/x", pubuid=1, type="string", properties={})
 NT4_SUBSCRIBE = robots("subscribe", topics=["/a/"], subuid=1, options={"prefix": True})
+NT4_SUBSCRIBE_TO_TWO = robots("subscribe", topics=["/a/topic", "/a/x"], subuid=1, options={})
 DENIED, NO_TOKEN = "denied_by_security_policy", "401 token_invalid"
 
 ACTS = {
@@ -217,6 +219,13 @@ ACTS = {
     "POST /events": Act(http("POST", "/events/a/x", json.dumps(SENT).encode()), (POLICY,), DENIED, NO_TOKEN),
     "HEAD /events": Act(http("HEAD", "/events/a/x?last=5"), (POLICY,), "403", "401"),
     "GET /events": Act(http("GET", "/events/a/x?last=5"), (POLICY, PAGE), "403 not allowed to subscribe", NO_TOKEN),
+    "GET /events of two": Act(
+        http("GET", "/events?channel=/a/x&channel=/a/y"),
+        (POLICY,),
+        "403 not allowed to subscribe",
+        NO_TOKEN,
+        questions=2,
+    ),
     "GET /history": Act(http("GET", "/history/a/x"), (POLICY, SETTLE, PAGE), "403 not allowed", NO_TOKEN),
     "GET /history, compressed": Act(http("GET", "/history/a/x", **ZIPPED), (PAGE,), "403 not allowed", NO_TOKEN),
     "GET /log, compressed": Act(http("GET", "/log", **ZIPPED), (PAGE,), "403 not allowed", NO_TOKEN),
@@ -235,6 +244,7 @@ ACTS = {
         by_robot(robots("setproperties", name="/a/topic", update={"persistent": True})), (POLICY,), "[]"
     ),
     "nt4 subscribe": Act(by_robot(NT4_SUBSCRIBE), (POLICY,), "[]"),
+    "nt4 subscribe to two": Act(by_robot(NT4_SUBSCRIBE_TO_TWO), (POLICY,), "[]", questions=2),
 }
 """All acts that wait between the question and the effect."""
 
@@ -242,32 +252,37 @@ AT_ONCE = "asks, and has its effect, without waiting in between"
 TAKES = "takes away what is not granted any more, at the reload itself"
 
 AS_CALLER = [name for name in ACTS if name.startswith(("GET ", "HEAD ", "POST /log"))]
+PUBLISHES = [
+    "bayeux publish",
+    "bayeux publish to a service",
+    "bayeux publish without session",
+    "POST /events",
+]
+SUBSCRIBES = ["bayeux subscribe", "bayeux subscribe with replay"]
+STREAMS = ["GET /events", "GET /events of two", "HEAD /events"]
+HISTORIES = ["GET /history", "GET /history, compressed"]
+WAMPS = ["wamp publish", "wamp subscribe", "wamp get_events", "wamp add_testament"]
+
 PLACES = {
-    "protocols/bayeux/authorization.py check_rules": [
-        "bayeux publish",
-        "bayeux subscribe",
-        "bayeux subscribe with replay",
-    ],
-    "protocols/bayeux/publishing.py _event": [
-        "bayeux publish",
-        "bayeux publish to a service",
-        "bayeux publish without session",
-        "POST /events",
-    ],
+    "protocols/bayeux/authorization.py check_rules": [*PUBLISHES, *SUBSCRIBES],
+    "protocols/bayeux/publishing.py _event": PUBLISHES,
+    "protocols/bayeux/publishing.py publish": PUBLISHES,
     "protocols/bayeux/revoking.py revoke": ["bayeux replay"],
+    "protocols/bayeux/subscribing.py subscribe": SUBSCRIBES,
     "protocols/events/stream.py rights_changed": TAKES,
     "protocols/nt4/publishing.py publish": ["nt4 publish"],
     "protocols/nt4/publishing.py set_properties": ["nt4 set_properties"],
     "protocols/nt4/subscribing.py rights_changed": TAKES,
-    "protocols/nt4/tables.py update_subscriber": ["nt4 subscribe"],
-    "protocols/wamp/engine.py resume": ["wamp publish", "wamp subscribe", "wamp get_events", "wamp add_testament"],
+    "protocols/nt4/tables.py update_subscriber": ["nt4 subscribe", "nt4 subscribe to two"],
+    "protocols/wamp/engine.py resume": WAMPS,
     "protocols/wamp/procedures.py call": "see test_other_nodes.py, as procedures wait for other nodes only",
     "protocols/wamp/publishing.py event_of": ["wamp publish", "wamp add_testament"],
     "protocols/wamp/state.py _deliver": AT_ONCE,
     "protocols/wamp/subscribing.py has_right": ["wamp subscribe", "wamp get_events"],
     "protocols/wamp/testaments.py publish": AT_ONCE,
     "transports/api/application.py _show_rights": AT_ONCE,
-    "transports/api/history.py page": ["GET /history", "GET /history, compressed"],
+    "transports/api/history.py page": HISTORIES,
+    "transports/api/identity.py authorize": [*STREAMS, *HISTORIES],
     "transports/api/identity.py may_any": AT_ONCE,
     "transports/api/identity.py require": [*AS_CALLER],
     "transports/api/identity.py require_still": [*AS_CALLER],
@@ -275,9 +290,20 @@ PLACES = {
     "transports/api/log.py head": ["GET /log/head"],
     "transports/api/log.py purge": ["POST /log/purge"],
     "transports/api/log.py rows": ["GET /log", "GET /log, compressed"],
-    "transports/events.py _beginning_of": ["GET /events", "HEAD /events"],
+    "transports/events.py _beginning_of": STREAMS,
 }
 """All places that ask the rules, with the acts that are tried here, or why none is."""
+
+ALL_WHO_ASK = "all who ask it are here"
+PROGRAM_PLACES = {
+    "protocols/bayeux/authorization.py authorize": [*PUBLISHES, *SUBSCRIBES],
+    "protocols/bayeux/hooks.py permit": ALL_WHO_ASK,
+    "protocols/bayeux/hooks.py permit_each": ALL_WHO_ASK,
+    "protocols/nt4/engine.py _if_permitted": [name for name in ACTS if name.startswith("nt4 ")],
+    "protocols/wamp/engine.py if_permitted": WAMPS,
+    "transports/api/identity.py authorize": [*STREAMS, "GET /history"],
+}
+"""All places that ask the program, with the acts that wait for its policy: those of each door."""
 
 
 def test_each_place_that_asks_the_rules_is_tried():
@@ -285,6 +311,13 @@ def test_each_place_that_asks_the_rules_is_tried():
     assert places(ASK_RULES) == sorted(PLACES)
     tried = {act for acts in PLACES.values() if isinstance(acts, list) for act in acts}
     assert tried == ACTS.keys()
+
+
+def test_each_place_that_asks_the_program_is_tried():
+    """A door that has a policy decide must ask the rules again behind it, and have a row that shows it."""
+    assert places(ASK_POLICY) == sorted(PROGRAM_PLACES)
+    tried = {act for acts in PROGRAM_PLACES.values() if isinstance(acts, list) for act in acts}
+    assert tried == {name for name, act in ACTS.items() if POLICY in act.waits}
 
 
 # The trial

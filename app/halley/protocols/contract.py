@@ -143,7 +143,11 @@ def user_agent_of(context: Context) -> str:
 
 
 class ProgramDecisions(Protocol):
-    """The policy and the listeners of the program that embeds the server. Its awaitables never raise."""
+    """The policy and the listeners of the program that embeds the server. Its awaitables never raise.
+
+    Who has awaited a decision must ask again, before the effect and without another wait, whether the session is still
+    there and the rules still grant what they did: a program may think for seconds.
+    """
 
     @property
     def listeners(self) -> Collection[object]:

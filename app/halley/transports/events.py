@@ -251,17 +251,9 @@ class EventsEndpoint(ProtocolEndpoint):
 
         Raises `Rejection`, `Disconnected`.
         """
-        beginning, patterns = asked.beginning, asked.beginning.patterns
-        for pattern in patterns:
-            caller.require("subscribe", pattern)
-        hooks = self._engine.hooks
-        answers = hooks.permit_each("subscribe", patterns, caller.proof, head)
-        if not isinstance(answers, list):
-            answers, error = await outcome_of(answers, self._settings.bayeux.policy_s)
-            if error is not None:
-                hooks.report("policy.can_subscribe", error)
-        if not answers or not all(answers):
-            raise Rejection(403, DENIED)
+        beginning = asked.beginning
+        policy_s = self._settings.bayeux.policy_s
+        await caller.authorize(beginning.patterns, self._engine.hooks, head, policy_s, DENIED)
         commits = self._engine.broker.commits
         if beginning.after is not None and commits.reach is not None and beginning.after > commits.tail.head:
             is_known, _ = await outcome_of(commits.reach(beginning.after), self._settings.history.read_s)

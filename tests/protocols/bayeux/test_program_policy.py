@@ -212,7 +212,7 @@ def policy_that(can_publish: Callable[..., Any]) -> Hooks:
 
 def begin(made: Hooks) -> tuple[Generator[Awaitable[Any], Any, None], Awaitable[Any]]:
     """Return a check of a publish, and what it has to await."""
-    checks = made.check("publish", CHANNEL, PATTERN, "session", "message")
+    checks = made.check_operation("publish", CHANNEL, PATTERN, "session", "message")
     return checks, next(checks)
 
 
@@ -220,7 +220,7 @@ def test_a_check_gets_session_and_message_as_they_are() -> None:
     """The program's arguments are those that the engine gave, of whatever type."""
     asked: list[Any] = []
     made = policy_that(lambda *arguments: asked.append(arguments) is None)
-    assert list(made.check("publish", CHANNEL, PATTERN, "session", "message")) == []
+    assert list(made.check_operation("publish", CHANNEL, PATTERN, "session", "message")) == []
     assert asked == [("session", CHANNEL, "message")]
 
 
@@ -255,10 +255,10 @@ def test_reasons() -> None:
     made = Hooks()
     made.authorizers.add(PATTERN, lambda *_: None)
     with pytest.raises(Refused, match=DENIED_BY_NOT_GRANTING):
-        next(made.check("subscribe", CHANNEL, PATTERN, None, None))
+        next(made.check_operation("subscribe", CHANNEL, PATTERN, None, None))
     made.authorizers.add(PATTERN, lambda *_: False)
     with pytest.raises(Refused, match=DENIED_BY_POLICY):
-        next(made.check("subscribe", CHANNEL, PATTERN, None, None))
+        next(made.check_operation("subscribe", CHANNEL, PATTERN, None, None))
     made.policy = type("Closed", (), {"can_handshake": lambda *_: False})()
     with pytest.raises(Refused) as raised:
         next(made.check_handshake(None, None))
@@ -274,7 +274,7 @@ async def test_cancelling_a_decision() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    answer = policy_that(never).decide("publish", CHANNEL, PATTERN, None, None)
+    answer = policy_that(never).permit("publish", PATTERN, ANONYMOUS, Context())
     assert not isinstance(answer, bool)
     task = asyncio.ensure_future(answer)
     await begun.wait()

@@ -1,7 +1,8 @@
 """What a message may do, as the rules and a program's hooks say it; and the channels that exist.
 
-The rules are asked first, since they do not wait; then policy and authorizers, once; and, where any of these had to be
-waited for, the rules again: they may have changed meanwhile, and a right that is gone must not have an effect.
+The rules are asked first, since they do not wait, and where the order of the errors wants it (`check_rules`). Then
+`authorize` asks policy and authorizers, once; and, where anything has been waited for since the message was begun, the
+rules again: they may have changed meanwhile, and a right that is gone must not have an effect.
 
 Those that may have to wait are generators to `yield from`. An exception in a hook is reported, and then counts as the
 hook's docstring says (`hooks.py`).
@@ -118,9 +119,14 @@ class Authorization:
         are asked again: what follows must not wait.
         """
         message.sender = visitor if session is None else session
-        if session is None or session.role != SERVER:
+        hooks, (denied, create_denied) = self._hooks, _DENIALS[verb]
+        if hooks.has_policy() and (session is None or session.role != SERVER):
             for name, pattern in wanted.items():
-                yield from self._ask_program(handler, session, verb, name, pattern, message)
+                if hooks.watch_channels and name not in self.channels:
+                    checks = hooks.check_operation("create", name, pattern, session, message)
+                    yield from self._pass(handler, checks, create_denied)
+                checks = hooks.check_operation(verb, name, pattern, session, message)
+                yield from self._pass(handler, checks, denied)
         if not handler.has_paused:
             return
         if session is None:
@@ -139,21 +145,6 @@ class Authorization:
             denied, _ = _DENIALS[verb]
             is_by_setting = session is None and verb == "publish" and rights.needs_session(visitor)
             raise Fault(denied.format(errors.DENIED_BY_SETTING if is_by_setting else errors.DENIED_BY_POLICY))
-
-    def _ask_program(
-        self,
-        handler: RequestHandler,
-        session: BayeuxSession | None,
-        verb: Verb,
-        channel: str,
-        pattern: Pattern,
-        message: Message,
-    ) -> Steps:
-        hooks = self._hooks
-        denied, create_denied = _DENIALS[verb]
-        if hooks.watch_channels and channel not in self.channels:
-            yield from self._pass(handler, hooks.check("create", channel, pattern, session, message), create_denied)
-        yield from self._pass(handler, hooks.check(verb, channel, pattern, session, message), denied)
 
     def may_handshake(self, handler: RequestHandler, session: BayeuxSession, message: Message) -> Steps:
         """Check that the policy lets a client have a session. Raises `Fault`."""

@@ -5,13 +5,12 @@ counts as each hook's docstring says, and never ends a request.
 
 All protocols ask the program's policy and authorizers here, besides the access rules. There are two ways to ask:
 
-* `Hooks.check` is a generator for Bayeux's engine, which does not await: it yields each awaitable, is sent the value or
-  thrown the error, and raises `Refused` with the program's reason.
-* `Hooks.permit` is for requests without a Bayeux session: it returns a `bool`, or an awaitable of one if the program
-  has to be waited for.
+* `Hooks.check_operation` is a generator for Bayeux's engine, which does not await: it yields each awaitable, is sent
+  the value or thrown the error, and raises `Refused` with the program's reason.
+* `Hooks.permit` is for all others: it returns a `bool`, or an awaitable of one if the program has to be waited for.
 
-Nothing here has a deadline. What was granted by the rules before such a wait may be gone behind it: who has waited asks
-them again.
+Nothing here has a deadline. When a wait ends a right may be gone, whether the program was awaited or the disk: so each
+protocol asks the rules again where its waits end, in the step in which the effect follows.
 """
 
 from __future__ import annotations
@@ -180,23 +179,9 @@ class Hooks:
         """Whether the program has a policy or authorizers."""
         return self.policy is not None or bool(self.authorizers)
 
-    def decide(
+    def check_operation(
         self, operation: Operation, channel: str, pattern: Pattern, session: object, message: object
-    ) -> bool | Awaitable[bool]:
-        """Whether the program lets `session` do `operation`, or an awaitable of that, which never raises.
-
-        The arguments are those of `check`. The caller bounds the time that it awaits.
-        """
-        checks = self.check(operation, channel, pattern, session, message)
-        try:
-            awaitable = next(checks)
-        except StopIteration:
-            return True
-        except Refused:
-            return False
-        return _awaited(checks, awaitable)
-
-    def check(self, operation: Operation, channel: str, pattern: Pattern, session: object, message: object) -> Checks:
+    ) -> Checks:
         """Check with the policy, then with the authorizers, that `session` may do `operation`. Raises `Refused`.
 
         `channel` is the channel or wildcard as Bayeux writes it, `pattern` the pattern that it stands for.
@@ -268,7 +253,14 @@ class Hooks:
         fields = {"channel": channel} if verb == "publish" else {"channel": "/meta/subscribe", "subscription": channel}
         message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
         message.sender = sender
-        return self.decide(verb, channel, pattern, None, message)
+        checks = self.check_operation(verb, channel, pattern, None, message)
+        try:
+            awaitable = next(checks)
+        except StopIteration:
+            return True
+        except Refused:
+            return False
+        return _awaited(checks, awaitable)
 
     def permit_each(
         self, verb: Verb, patterns: Sequence[Pattern | None], sender: Session | Proof, context: Context

@@ -31,7 +31,6 @@ from halley.transports.api.responses import ApiRequest
 from halley.transports.exchange import while_connected
 from halley.transports.guard import Rejection
 from halley.transports.head import Header, weights
-from halley.transports.waits import outcome_of
 
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 DENIED = "the server's policy does not allow reading this history"
@@ -180,8 +179,7 @@ class HistoryApi:
         """
         channel = request.below
         reading = read(channel, request.head.query_string, self._bounds, self._options.page_events)
-        request.caller.require("subscribe", reading.pattern)
-        await self._check_policy(reading.pattern, request)
+        await request.caller.authorize((reading.pattern,), self._hooks, request.head, self._policy_s, DENIED)
         has_lines = _wants_lines(request.head.headers.get("accept", ""))
         if request.head.method == "HEAD":
             await request.respond(_LINES if has_lines else _JSON, None, (b"vary", b"Accept"))
@@ -192,16 +190,6 @@ class HistoryApi:
             await request.respond(_LINES, body, *_headers(page, links))
         else:
             await request.respond(_JSON, _body(page, links), (b"vary", b"Accept"))
-
-    async def _check_policy(self, pattern: Pattern, request: ApiRequest) -> None:
-        """Check that the program's policy and authorizers allow reading `pattern`. Raises `Rejection` (403)."""
-        answer = self._hooks.permit("subscribe", pattern, request.caller.proof, request.head)
-        if not isinstance(answer, bool):
-            answer, error = await outcome_of(answer, self._policy_s)
-            if error is not None:
-                self._hooks.report("policy.can_subscribe", error)
-        if not answer:
-            raise Rejection(403, DENIED)
 
     async def _read(self, reading: Reading, request: ApiRequest, channel: str) -> tuple[Page, Links]:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""

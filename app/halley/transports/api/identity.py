@@ -11,7 +11,7 @@ when the request has its effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
@@ -21,10 +21,13 @@ from halley.broker.names import Match, Pattern
 from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights, proved_by
 from halley.broker.ports import Reader
 from halley.broker.rates import Rates
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.contract import Context
 from halley.settings import Verb
 from halley.transports.exchange import Exchange
 from halley.transports.guard import Rejection
 from halley.transports.head import BAD_TOKEN, RETRY_AFTER
+from halley.transports.waits import outcome_of
 
 NOT_ALLOWED = {
     "subscribe": "not allowed to subscribe to that, so not to read its history",
@@ -76,6 +79,23 @@ class Caller:
         if self.proof is ANONYMOUS and self._identities.accept_tokens:
             raise Rejection(401, NOT_ALLOWED[verb], headers=((b"www-authenticate", b"Bearer"),))
         raise Rejection(403, NOT_ALLOWED[verb])
+
+    async def authorize(
+        self, patterns: Sequence[Pattern], hooks: Hooks, context: Context, policy_s: float, denied: str
+    ) -> None:
+        """Check that the rules, and then the program's hooks, let the caller subscribe to all these patterns.
+
+        The program has `policy_s` seconds to decide about all. Raises `Rejection`: 403 with `denied` if it refuses.
+        """
+        for pattern in patterns:
+            self.require("subscribe", pattern)
+        answers = hooks.permit_each("subscribe", patterns, self.proof, context)
+        if not isinstance(answers, list):
+            answers, error = await outcome_of(answers, policy_s)
+            if error is not None:
+                hooks.report("policy.can_subscribe", error)
+        if not answers or not all(answers):
+            raise Rejection(403, denied)
 
     def require_still(self) -> None:
         """Check all that was required once more, since it may be gone: the token too. Raises `Rejection`."""
