@@ -8,11 +8,11 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import compress
 from typing import Any, NamedTuple
 
 from halley.broker.events import Event
-from halley.broker.names import Pattern
 from halley.broker.outbox import Outbox
 from halley.broker.sessions import FAULT, Outputs, Session
 from halley.protocols.contract import (
@@ -218,13 +218,13 @@ class Nt4Engine:
             case list():
                 self._publishing.set_values(self.client, message, now)
             case Publish():
-                self._publish(message, now)
+                self._if_permitted("publish", message, self._publishing.publish, now)
             case Unpublish():
                 self._publishing.unpublish(self.client, message, now)
             case SetProperties():
-                self._set_properties(message, now)
+                self._if_permitted("publish", message, self._publishing.set_properties, now)
             case Subscribe():
-                self._subscribe(message, now)
+                self._if_permitted("subscribe", message, self._subscribing.subscribe, now)
             case Unsubscribe():
                 self._subscribing.unsubscribe(self.client, message, now)
             case Ignored(reason):
@@ -232,67 +232,48 @@ class Nt4Engine:
             case Undecodable():
                 self._end(UNDECODABLE, f"binary decode error: {message}", now)
 
-    def _publish(self, message: Publish, now: float) -> None:
-        def go_on(_: list[bool], now: float) -> None:
-            self._publishing.publish(self.client, message, now)
-
-        self._if_permitted("publish", [message.name], self._tables.exact_pattern, go_on, now)
-
-    def _set_properties(self, message: SetProperties, now: float) -> None:
-        def go_on(_: list[bool], now: float) -> None:
-            self._publishing.set_properties(self.client, message, now)
-
-        self._if_permitted("publish", [message.name], self._tables.exact_pattern, go_on, now)
-
-    def _subscribe(self, message: Subscribe, now: float) -> None:
-        """Subscribe to those names of the message that the policy allows."""
-
-        def go_on(permitted: list[bool], now: float) -> None:
-            topics = tuple(name for name, may in zip(message.topics, permitted, strict=True) if may)
-            self._subscribing.subscribe(self.client, message._replace(topics=topics), now)
-
-        tables = self._tables
-        pattern_of = tables.prefix_pattern if message.options.is_prefix else tables.exact_pattern
-        self._if_permitted("subscribe", message.topics, pattern_of, go_on, now)
-
     # The decisions of a program's own policy
 
     def _if_permitted(
         self,
         verb: Verb,
-        names: Sequence[str],
-        pattern_of: Callable[[str], Pattern | None],
-        go_on: Callable[[list[bool], float], None],
+        message: Publish | SetProperties | Subscribe,
+        carry_out: Callable[[Client, Any, float], None],
         now: float,
     ) -> None:
-        """Ask the program's own policy about each name, and call `go_on` with the answers, now or later.
+        """Have a message carried out, now or later, if the program's own policy allows it; the rules are asked then.
 
-        `go_on` is not called if all names are denied. The client's later messages wait meanwhile.
+        Of the topics of a `Subscribe` those remain that are allowed. The client's later messages wait meanwhile.
         """
-        policy = self._policy
+        policy, tables = self._policy, self._tables
         if not policy.program.has_policy():
-            go_on([True] * len(names), now)
+            carry_out(self.client, message, now)
             return
+        names = message.topics if isinstance(message, Subscribe) else (message.name,)
+        is_prefix = isinstance(message, Subscribe) and message.options.is_prefix
+        pattern_of = tables.prefix_pattern if is_prefix else tables.exact_pattern
         verdicts = policy.program.permit_each(verb, [*map(pattern_of, names)], self.client, self.context)
-        if isinstance(verdicts, list):
-            self._apply_verdicts(verdicts, go_on, now)
-            return
-        self._is_blocked = True
 
-        def decided(value: Any, error: Exception | None, now: float) -> None:
+        def decided(verdicts: list[bool], now: float) -> None:
+            for _ in range(verdicts.count(False)):
+                tables.ignore("denied")
+            if any(verdicts) or not verdicts:
+                allowed = message
+                if isinstance(allowed, Subscribe):
+                    allowed = allowed._replace(topics=tuple(compress(names, verdicts)))
+                carry_out(self.client, allowed, now)
+
+        def resume(value: Any, error: Exception | None, now: float) -> None:
             self._is_blocked = False
-            if self.client.closed is not None:
-                return
-            self._apply_verdicts(value if error is None else [False] * len(names), go_on, now)
-            self._tables.tasks.run(self._catch_up(now))
+            if self.client.closed is None:
+                decided(value if error is None else [False] * len(names), now)
+                tables.tasks.run(self._catch_up(now))
 
-        policy.wait(verdicts, policy.limit_s, decided)
-
-    def _apply_verdicts(self, verdicts: list[bool], go_on: Callable[[list[bool], float], None], now: float) -> None:
-        for _ in range(verdicts.count(False)):
-            self._tables.ignore("denied")
-        if any(verdicts) or not verdicts:
-            go_on(verdicts, now)
+        if isinstance(verdicts, list):
+            decided(verdicts, now)
+        else:
+            self._is_blocked = True
+            policy.wait(verdicts, policy.limit_s, resume)
 
     def _enqueue(self, message: Any, now: float) -> None:
         self._pending.append(message)
