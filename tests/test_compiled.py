@@ -18,7 +18,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.broker import Owner
@@ -37,7 +36,7 @@ from halley.protocols.contract import WireProtocol
 from halley.protocols.nt4.errors import Undecodable
 from halley.protocols.nt4.messages import Ignored
 from halley.settings import Limits
-from halley.transports.exchange import while_connected
+from halley.transports.exchange import Exchange, while_connected
 
 TOP = Path(__file__).parents[1]
 HOOK = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"][
@@ -97,8 +96,7 @@ async def test_every_request_has_its_own_error():
     async def fail(number):
         raise ValueError(number)
 
-    exchanges = [SimpleNamespace(is_over=False, waiting=None) for _ in range(5)]
-    works = [while_connected(exchange, fail(at)) for at, exchange in enumerate(exchanges)]
+    works = [while_connected(Exchange(), fail(at)) for at in range(5)]
     failed = await asyncio.gather(*works, return_exceptions=True)
     assert [each.args for each in failed] == [(at,) for at in range(5)]
 
