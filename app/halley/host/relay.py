@@ -30,7 +30,7 @@ from halley.broker.aging import AT_ONCE, TimeoutQueue
 from halley.broker.remembered import remembered
 from halley.protocols.contract import Count, Part
 from halley.settings import Settings, is_loopback
-from halley.transports.endpoint import shutting_down
+from halley.transports.exchange import shutting_down
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, RETRY_AFTER, Header
 from halley.transports.relay import Answer, Failure, Outcome, RelayedRequest

@@ -23,8 +23,7 @@ from halley.host.websocket import WebSocket, WebSockets
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.transports.addresses import Proxies
 from halley.transports.bodies import inflated
-from halley.transports.endpoint import shutting_down
-from halley.transports.exchange import HeadOf, ResponseLink, fail
+from halley.transports.exchange import HeadOf, ResponseLink, fail, shutting_down
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, Head, Header, Headers
 from halley.transports.routes import Admitted, Routes

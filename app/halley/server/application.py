@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.server.lifecycle import Lifecycle
 from halley.transports.asgi import AsgiServer, reject
-from halley.transports.endpoint import shutting_down
+from halley.transports.exchange import shutting_down
 
 
 class Application:

@@ -254,8 +254,3 @@ def _no_head() -> Head:
 def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
     """Report whether a reply has reached the kernel. As a closure it would slow down every reply."""
     sessions.settle_delayed(reply, monotonic(), is_written=is_written)
-
-
-def shutting_down() -> Rejection:
-    """Return the rejection of a request that still runs when the server's grace period has ended."""
-    return Rejection(503, "the server is shutting down", closes=True, headers=(RETRY_AFTER,))

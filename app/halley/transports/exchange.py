@@ -25,7 +25,7 @@ from halley import telemetry
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.contract import Close, Engine
 from halley.transports.guard import Rejection
-from halley.transports.head import Head, Header, Headers
+from halley.transports.head import RETRY_AFTER, Head, Header, Headers
 from halley.transports.subclassing import mypyc_attr
 
 Result = TypeVar("Result")
@@ -213,6 +213,11 @@ def fail(exchange: Exchange, error: Exception, note: Note, head: HeadOf) -> None
         exchange.reject(Rejection(500, "internal error"))
     else:
         exchange.leave()
+
+
+def shutting_down() -> Rejection:
+    """Return the rejection of a request that still runs when the server's grace period has ended."""
+    return Rejection(503, "the server is shutting down", closes=True, headers=(RETRY_AFTER,))
 
 
 async def while_connected(exchange: Exchange, work: Coroutine[Any, Any, Result]) -> Result:

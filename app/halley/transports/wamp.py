@@ -26,8 +26,7 @@ from halley.broker.broker import Broker
 from halley.protocols.contract import Close, Context, Pings, WebSocketService, WireProtocol
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
-from halley.transports.endpoint import shutting_down
-from halley.transports.exchange import Exchange, HeadOf, Note, fail
+from halley.transports.exchange import Exchange, HeadOf, Note, fail, shutting_down
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Head, Header, Headers
 from halley.transports.relay import Relay, pass_on
