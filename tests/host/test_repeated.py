@@ -30,7 +30,7 @@ from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux import fast
 from halley.server.composition import Server
 from halley.settings import Access, Token
-from halley.transports.endpoint import PostHead
+from halley.transports.bayeux import PostHead
 from halley.transports.exchange import Endpoint
 from halley.transports.routes import Admitted
 

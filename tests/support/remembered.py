@@ -28,8 +28,8 @@ from halley.protocols.wamp.names import to_uri
 from halley.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
 from halley.settings import Lazy, Limits, Settings
 from halley.transports.addresses import Proxies, accounts
+from halley.transports.bayeux import PostHead
 from halley.transports.bodies import charset_of
-from halley.transports.endpoint import PostHead
 from halley.transports.exchange import Endpoint
 from halley.transports.guard import Guard
 from halley.transports.routes import Admitted

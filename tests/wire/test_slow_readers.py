@@ -19,7 +19,7 @@ import halley.host.peer
 import halley.server.pump
 import halley.server.sweeper
 import halley.transports.asgi
-import halley.transports.endpoint
+import halley.transports.bayeux
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)  # some seconds each
 
@@ -35,7 +35,7 @@ STEP_BYTES, STEP_S = 65_536, 1.5
 @pytest.fixture
 def clock(monkeypatch):
     server, host = (halley.server.sweeper, halley.server.pump), (halley.host.http, halley.host.peer)
-    return ServerClock(monkeypatch, *server, *host, halley.transports.asgi, halley.transports.endpoint)
+    return ServerClock(monkeypatch, *server, *host, halley.transports.asgi, halley.transports.bayeux)
 
 
 async def pass_time(served, clock, seconds):

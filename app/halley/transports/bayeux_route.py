@@ -1,4 +1,4 @@
-"""The routes of Bayeux, and how a request becomes a WebSocket; `endpoint.py` serves all other requests of them.
+"""The routes of Bayeux, and how a request becomes a WebSocket; `bayeux.py` serves all other requests of them.
 
 This is a module of its own because it is not compiled: the classes that it inherits from are not.
 """
@@ -14,8 +14,8 @@ from halley.broker.errors import TokenRefused
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Engine, Link
 from halley.settings import Cookie, Settings
+from halley.transports.bayeux import Polling
 from halley.transports.cookies import cookie_values
-from halley.transports.endpoint import Polling
 from halley.transports.exchange import Note
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import BAD_TOKEN, RETRY_AFTER, Head, bearer_token
