@@ -61,12 +61,12 @@ def test_the_claims_that_new_rules_name_are_kept_of_new_tokens(tmp_path):
 
 
 def test_the_first_and_the_last_rule():
-    """Without rules everything is allowed on loopback; `are_written` follows."""
+    """Without rules everything is allowed on loopback; `is_configured` follows."""
     now = control()
-    assert now.are_written is False
+    assert now.is_configured is False
     assert now.may(None, "publish", "a") is True
     change(now, access=(CHAT,))
-    assert now.are_written is True
+    assert now.is_configured is True
     assert now.may(None, "publish", "a") is False
     change(now)
     assert now.may(None, "publish", "a") is True

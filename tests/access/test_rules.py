@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.broker import session
 
 from halley.access.rules import AccessRules, Rule
-from halley.broker.names import Match, Pattern, escaped, is_apart
-from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
+from halley.broker.names import Match, Pattern, escaped, is_excluded_from_root
+from halley.broker.policy import ANONYMOUS, ANONYMOUS_ROLE, SERVER, Proof
 from halley.configuration.protection import pattern_of_rule
 from halley.protocols.bayeux.names import Bounds, to_pattern
 
@@ -55,8 +55,8 @@ def may(access, verb, what, role="user"):
         ("sensor", "subscribe", False),
         ("user", "publish", False),
         ("user", "subscribe", True),
-        (NOBODY, "subscribe", True),
-        (NOBODY, "erase", False),
+        (ANONYMOUS_ROLE, "subscribe", True),
+        (ANONYMOUS_ROLE, "erase", False),
     ],
 )
 def test_a_rule_speaks_of_a_role_and_a_verb(role, verb, expected):
@@ -187,7 +187,7 @@ def reached(entry, verb):
 def heard(what):
     """Return the set of topics that a subscriber of a pattern gets, by checking each topic."""
     found = set(topics_of(what))
-    return found if what.topic else {topic for topic in found if not is_apart(topic)}
+    return found if what.topic else {topic for topic in found if not is_excluded_from_root(topic)}
 
 
 def naive(access, role, verb, what):
@@ -247,7 +247,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
     access = rules("/a", sessionless=False)
     assert access.may(None, "publish", "a", ANONYMOUS) is False
     assert access.may(None, "publish", "a", Proof("s1", "sensor")) is True
-    assert access.may(of_role(NOBODY), "publish", "a") is True
+    assert access.may(of_role(ANONYMOUS_ROLE), "publish", "a") is True
 
 
 def test_decisions_are_remembered_within_bounds():

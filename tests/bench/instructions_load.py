@@ -42,7 +42,7 @@ from bench.websocket_load import BINARY, frame  # noqa: E402
 
 from halley import telemetry  # noqa: E402
 from halley.bench.requests import Requests  # noqa: E402
-from halley.broker.commits import Published  # noqa: E402
+from halley.broker.commits import PublishResult  # noqa: E402
 from halley.broker.errors import Refusal  # noqa: E402
 from halley.broker.events import Event, EventRange  # noqa: E402
 from halley.cluster.applied import Applied  # noqa: E402
@@ -398,7 +398,7 @@ async def wamp_keyed() -> Load:
     publisher = await simulation.web_socket(*_WAMP, _HELLO)
     keys, numbers = simulation.halley.server.broker.commits.keys, count(1)
     for number in range(_KEYS + _KEYS // 3):  # the oldest third has made room
-        keys.remember(None, f"before {number}", Published("a", 0, 0), _NOW_S[0])
+        keys.remember(None, f"before {number}", PublishResult("a", 0, 0), _NOW_S[0])
 
     def turns() -> list[Turn]:
         options = {"acknowledge": True, "_idempotency_key": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.broker import event
 
 from halley.broker.broker import Broker
-from halley.broker.flow import Activity
+from halley.broker.flow import RecentTopics
 from halley.settings import Limits
 
 
@@ -28,7 +28,7 @@ def test_what_the_server_announces_is_nobodys_activity():
 
 def test_who_has_rested_longest_is_forgotten_and_its_events_are_not():
     """A fifth topic displaces the idle one of four; a thousand made-up names never take more than four places."""
-    activity = Activity(4)
+    activity = RecentTopics(4)
     for now, topic in enumerate("abcd", start=1):
         activity.note(topic, float(now))
     activity.note("a", 5.0)

@@ -8,7 +8,7 @@ import pytest
 from support.broker import Owner, event, join, payloads, session
 
 from halley import is_compiled
-from halley.broker.broker import DUE_AT_ONCE, FLUSHED_AT_ONCE, MANY, Broker
+from halley.broker.broker import DUE_AT_ONCE, FLUSHED_AT_ONCE, LARGE_FAN_OUT, Broker
 from halley.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
 from halley.broker.names import Match, Pattern
 from halley.broker.subscriptions import DROPPED_AT_ONCE
@@ -347,7 +347,7 @@ def test_a_large_flush_is_spread_over_turns():
 def test_who_is_alone_with_an_event_does_not_wait_for_many():
     """P5: of an event to many and one to few, the sessions are flushed in turns; a session is flushed once."""
     broker, owner = Broker(Limits()), Owner()
-    count = 2 * MANY
+    count = 2 * LARGE_FAN_OUT
     for number in range(count):
         broker.subscribe(join(broker, f"many{number}", owner), A)
     alone = join(broker, "alone", owner)
@@ -356,7 +356,7 @@ def test_who_is_alone_with_an_event_does_not_wait_for_many():
     broker.publish(event(topic="b"), NOW)
     broker.flush(NOW)
     flushed = [session_id for _, session_id, _ in owner.heard]
-    assert flushed.index("alone") < MANY / 2
+    assert flushed.index("alone") < LARGE_FAN_OUT / 2
     flushed.remove("alone")
     assert flushed == [f"many{number}" for number in range(count)]
 

@@ -11,7 +11,7 @@ from halley.broker.broker import Broker
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.sessions import Cursor
-from halley.broker.waiting import Waiting
+from halley.broker.waiting import QueuedBytes
 from halley.settings import Limits
 from tests.support.broker import join
 
@@ -34,7 +34,7 @@ class Model(RuleBasedStateMachine):
     )
     def start(self, max_events, max_bytes, most_topics, is_replaying):
         self.conflation = Conflation(most_topics, 400)
-        self.waiting = Waiting(1_000)
+        self.waiting = QueuedBytes(1_000)
         self.outbox = Outbox(max_events, max_bytes, self.conflation, self.waiting)
         self.outbox.is_replaying = is_replaying
         self.put_in, self.arrived, self.taken, self.kept = [], [], [], []

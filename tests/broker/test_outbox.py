@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.broker import event, payloads
 
 from halley.broker.outbox import Outbox
-from halley.broker.waiting import Waiting
+from halley.broker.waiting import QueuedBytes
 
 OVERHEAD_BYTES = 64
 
@@ -32,7 +32,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize(max_events=st.integers(1, 6), max_bytes=st.integers(1, 600))
     def start(self, max_events, max_bytes):
-        self.bytes = Waiting(1_000)
+        self.bytes = QueuedBytes(1_000)
         self.outbox = Outbox(max_events, max_bytes, waiting=self.bytes)
         self.waiting, self.taken, self.kept = [], [], []
         self.count = 0

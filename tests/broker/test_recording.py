@@ -10,7 +10,7 @@ from support.broker import event, join, payloads
 from support.memory_log import MemoryLog
 
 from halley.broker.broker import Broker
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
 from halley.broker.events import Audience, Event
 from halley.broker.names import Match, Pattern
@@ -356,7 +356,7 @@ def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
     repeat = Event("a", b"1", idempotency_key="k")
     assert broker.commits.repeated(repeat, NOW) is first
     log.commit(now=NOW)
-    assert broker.commits.repeated(repeat, NOW) == Published("a", 1, first.event.publication)
+    assert broker.commits.repeated(repeat, NOW) == PublishResult("a", 1, first.event.publication)
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):
@@ -371,7 +371,7 @@ def test_repeats_are_known_of_events_that_are_not_durable(broker, log, topic):
     """Keys of events that are not durable are remembered while the server runs, and also with the history off."""
     first = publish(broker, 1, topic, idempotency_key="k")
     found = broker.commits.repeated(Event(topic, b"1", idempotency_key="k"), NOW)
-    assert found == Published(topic, 0, first.publication)
+    assert found == PublishResult(topic, 0, first.publication)
 
 
 def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
@@ -399,8 +399,8 @@ def test_a_key_belongs_to_what_was_sent_with_it(broker, log, topic, is_committed
         assert broker.commits.repeated(sent(digest), NOW) is not None
     with pytest.raises(KeyReused):
         broker.commits.repeated(sent(b"another."), NOW)
-    broker.commits.keys.remember(None, "k", Published(topic, 1, 1), NOW)
-    assert broker.commits.repeated(sent(b"another."), NOW) == Published(topic, 1, 1)
+    broker.commits.keys.remember(None, "k", PublishResult(topic, 1, 1), NOW)
+    assert broker.commits.repeated(sent(b"another."), NOW) == PublishResult(topic, 1, 1)
 
 
 def test_keys_are_bounded_by_number_and_age():
@@ -408,15 +408,15 @@ def test_keys_are_bounded_by_number_and_age():
     broker = Broker(Limits(), history=replace(History(), keys=2, key_age_s=600))
     keys = broker.commits.keys
     for number in range(3):
-        keys.remember(None, str(number), Published("a", number, 0), 1_000.0 + number)
+        keys.remember(None, str(number), PublishResult("a", number, 0), 1_000.0 + number)
     used = Event("a", b"")
     assert [keys.find(used, str(number), 1_010.0) is not None for number in range(3)] == [False, True, True]
     assert keys.find(used, "1", 1_601.5) is None
     keys.sweep(1_601.5)
     assert broker.hits == {"keys": 1}
     assert len(keys) == 1
-    keys.remember(None, "3", Published("a", 3, 0), 1_602.5)
-    keys.remember(None, "4", Published("a", 4, 0), 1_602.5)
+    keys.remember(None, "3", PublishResult("a", 3, 0), 1_602.5)
+    keys.remember(None, "4", PublishResult("a", 4, 0), 1_602.5)
     keys.sweep(1_602.5)
     assert broker.hits == {"keys": 1}, "that key was too old already"
 
@@ -437,7 +437,7 @@ def test_strangers_have_only_their_own_keys_forgotten():
     for number in range(1_010):
         publish(broker, number, idempotency_key=str(number))
     repeat = Event("a", b"7", idempotency_key="order 7", authid="ann")
-    assert broker.commits.repeated(repeat, NOW) == Published("a", 0, order.publication)
+    assert broker.commits.repeated(repeat, NOW) == PublishResult("a", 0, order.publication)
     assert [number for number in range(1_010) if broker.commits.keys.has(None, str(number), NOW)] == [
         *range(911, 1_010)
     ]
@@ -456,7 +456,7 @@ def test_a_clock_that_is_set_makes_no_key_older_or_younger(broker, log, step_s):
     broker.clock_offset_s += step_s
     broker.commits.keys.sweep(NOW + 1)
     repeat = Event("a", b"1", idempotency_key="k")
-    assert broker.commits.repeated(repeat, NOW + 1) == Published("a", 1, first.publication)
+    assert broker.commits.repeated(repeat, NOW + 1) == PublishResult("a", 1, first.publication)
     assert broker.commits.repeated(repeat, NOW + 601) is None
 
 

@@ -7,7 +7,7 @@ from support.broker import event, join, payloads
 from support.memory_log import MemoryLog
 
 from halley.broker.broker import Broker
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.errors import HistoryUnavailable, KeyReused
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Durability
@@ -142,7 +142,7 @@ def test_a_key_of_another_server_is_known_here(broker, log, hearer):
     broker.commits.arrived([stranger("x", 1, key="k")], NOW)
     again = event("x")
     again.idempotency_key = "k"
-    assert broker.commits.repeated(again, NOW) == Published("a", 1, 1_001)
+    assert broker.commits.repeated(again, NOW) == PublishResult("a", 1, 1_001)
 
 
 def test_the_same_key_at_two_servers_at_once_is_one_event(broker, log, hearer):
@@ -150,12 +150,12 @@ def test_the_same_key_at_two_servers_at_once_is_one_event(broker, log, hearer):
     me, told = publish(broker, 1, key="k"), Told()
     me.waiters.append(told)
     broker.commits.arrived([stranger("x", 1, key="k")], NOW)
-    broker.commits.repeated_late(me, Published("a", 1, 1_001), NOW)
+    broker.commits.repeated_late(me, PublishResult("a", 1, 1_001), NOW)
     assert (told.news, payloads(hearer.outbox.take())) == ([(1, 1_001, type(None))], [b"x"])
     assert (len(broker.commits.pending), broker.commits.tail.head) == (0, 1)
     again = event("x")
     again.idempotency_key = "k"
-    assert broker.commits.repeated(again, NOW) == Published("a", 1, 1_001)
+    assert broker.commits.repeated(again, NOW) == PublishResult("a", 1, 1_001)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_key_that_another_server_used_for_other_data_is_refused(broker, log, h
     me = broker.publish(published, NOW)
     me.waiters.append(told)
     broker.commits.arrived([stranger("x", 1, key="k")], NOW)
-    broker.commits.repeated_late(me, Published("a", 1, 1_001, of_the_first), NOW)
+    broker.commits.repeated_late(me, PublishResult("a", 1, 1_001, of_the_first), NOW)
     assert (told.news, payloads(hearer.outbox.take())) == ([(1, 1_001, refusal)], [b"x"])
 
 
@@ -177,5 +177,5 @@ def test_a_key_that_another_server_used_for_another_topic_is_refused(broker, log
     """As it would be at one server."""
     me, told = publish(broker, 1, key="k"), Told()
     me.waiters.append(told)
-    broker.commits.repeated_late(me, Published("b", 1, 1_001), NOW)
+    broker.commits.repeated_late(me, PublishResult("b", 1, 1_001), NOW)
     assert (told.news[0][2], len(hearer.outbox)) == (KeyReused, 0)

@@ -10,8 +10,8 @@ from halley.broker.names import (
     Match,
     Pattern,
     encloses,
-    is_apart,
-    leaves_out,
+    excludes,
+    is_excluded_from_root,
     matcher,
     matches,
     meet,
@@ -65,7 +65,7 @@ def test_two_patterns_meet_where_a_topic_is_matched_by_both(one, other):
     both = [topic for topic in MORE_TOPICS if raw(one, topic) and raw(other, topic)]
     assert meet(one, other) is meet(other, one) is bool(both)
     if both:
-        assert leaves_out(one, other) is not any(matches(one, topic) for topic in both)
+        assert excludes(one, other) is not any(matches(one, topic) for topic in both)
 
 
 @given(topics, bayeux_patterns)
@@ -131,7 +131,7 @@ def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expec
 )
 def test_what_bayeux_wildcards_over_everything_do_not_hear(topic, expected):
     """A18: `/**` leaves out `/meta/**`, `/service/**`, and `/halley` with all below it, but not similar names."""
-    assert is_apart(topic) is expected
+    assert is_excluded_from_root(topic) is expected
     assert matches(Pattern(Match.DESCENDANTS, ""), topic) is not expected
 
 

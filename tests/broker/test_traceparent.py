@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halley.broker.events import Event
 from halley.broker.flow import Flow
-from halley.broker.traceparent import IN_BAYEUX, IN_WAMP, noted, parsed, traceparent_in
+from halley.broker.traceparent import IN_BAYEUX, IN_WAMP, parsed, traceparent_in, with_traceparent
 
 TRACE, STEP = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{STEP}-01"
@@ -101,7 +101,7 @@ def test_malformed_ones_are_counted():
 )
 def test_it_is_one_of_the_details(details, name, then):
     """Others stay as they were."""
-    text = noted(details, name, GOOD)
+    text = with_traceparent(details, name, GOOD)
     assert json.loads(text) == then
     assert traceparent_in(text) == GOOD
 
@@ -126,8 +126,8 @@ def test_what_other_protocols_get_of_the_details():
     """Bayeux's subscribers get all of Bayeux's details, and of others' this one."""
     bayeux, wamp, robot = Event("a", b"1"), Event("a", b"1", protocol="wamp"), Event("a", b"1", protocol="nt4")
     bayeux.details, wamp.details = (
-        noted('{"x":1}', IN_BAYEUX, GOOD),
-        noted('{"publisher":7}', IN_WAMP, GOOD),
+        with_traceparent('{"x":1}', IN_BAYEUX, GOOD),
+        with_traceparent('{"publisher":7}', IN_WAMP, GOOD),
     )
     assert [each.traceparent for each in (bayeux, wamp, robot)] == [GOOD, GOOD, None]
     assert [each.ext for each in (bayeux, wamp, robot)] == [bayeux.details, f'{{"traceparent":"{GOOD}"}}', None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halley.broker.broker import Broker
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
@@ -102,7 +102,7 @@ def test_a_repeated_value_is_known(broker: Broker) -> None:
     first = Event("a", b"1", idempotency_key="k")
     broker.publish(first, _NOW)
     again = Event("a", b"2", idempotency_key="k")
-    assert broker.commits.repeated(again, _NOW) == Published("a", 0, first.publication)
+    assert broker.commits.repeated(again, _NOW) == PublishResult("a", 0, first.publication)
     with pytest.raises(KeyReused):
         broker.commits.repeated(Event("b", b"2", idempotency_key="k"), _NOW)
 

@@ -28,7 +28,7 @@ import halley
 from halley.broker.events import Event
 from halley.broker.pending import Waiter
 from halley.broker.ports import Values
-from halley.broker.sessions import Owner, SessionObserver
+from halley.broker.sessions import SessionHandler, SessionObserver
 from halley.embed.hooks import Extension, Policy
 from halley.protocols.bayeux.hooks import Hooks, Registry
 from halley.protocols.nt4.tables import Observer
@@ -348,7 +348,7 @@ async def provoke(served, session, method):
 
 
 @pytest.mark.parametrize("door", ["poll", "socket", "stream", "wamp"])
-@pytest.mark.parametrize("method", [each for each in methods(Owner) if each != "fail"])
+@pytest.mark.parametrize("method", [each for each in methods(SessionHandler) if each != "fail"])
 async def test_a_session_whose_owner_raises_ends_whole_and_alone(door, method):
     """Its client learns that; the others get the event, and its publisher a true answer."""
     async with serving(settings()) as served, AsyncExitStack() as stack:

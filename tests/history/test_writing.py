@@ -15,7 +15,7 @@ import pytest
 from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
 from support.traced import traced_bytes
 
-from halley.broker.commits import Keys, Published
+from halley.broker.commits import IdempotencyKeys, PublishResult
 from halley.broker.errors import DiskFull, HistoryUnavailable, InboxFull
 from halley.broker.events import Audience
 from halley.broker.pending import Entry
@@ -253,12 +253,12 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
 )
 def test_the_keys_that_are_found_are_those_that_were_known(tmp_path, publishers):
     """Also where a stranger's are the newest: those that the server knew when it was stopped, and no other."""
-    known, names = Keys(100, 600, Counter()), []
+    known, names = IdempotencyKeys(100, 600, Counter()), []
     with OpenLog(tmp_path, **SMALL) as log:
         for number, publisher in enumerate(publishers):
             authid = None if publisher == "a" else "ann"
             log.append_to("news", f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}")
-            known.remember(authid, f"k{number}", Published("news", 0, 0), number / 1_000)
+            known.remember(authid, f"k{number}", PublishResult("news", 0, 0), number / 1_000)
             names.append((authid, f"k{number}"))
         assert log.history.written(WRITTEN_S)
     with OpenLog(tmp_path, keys=100, **SMALL) as log:

@@ -11,7 +11,7 @@ from support.messages import publish
 from support.server import brisk, serving
 from support.wire import DEADLINE_S
 
-from halley.broker.aging import AT_ONCE
+from halley.broker.aging import BATCH
 from halley.broker.broker import Broker
 from halley.server.sweeper import Sweeper, Swept
 from halley.settings import Limits
@@ -63,12 +63,12 @@ async def test_what_is_more_than_a_part_is_done_in_later_turns_with_the_same_tim
 
 async def test_keys_that_expire_together_keep_nobody_waiting():
     """However many idempotency keys expire in the same moment, a turn of the event loop removes only some of them."""
-    many, seen = 3 * AT_ONCE, []
+    many, seen = 3 * BATCH, []
     async with serving(brisk(history={"key_age_s": 1})) as served:
         keys = served.house.broker.commits.keys
         wire = await served.wire()
-        for first in range(0, many, AT_ONCE):
-            batch = [publish("/a", 1, ext={"idempotency_key": str(first + each)}) for each in range(AT_ONCE)]
+        for first in range(0, many, BATCH):
+            batch = [publish("/a", 1, ext={"idempotency_key": str(first + each)}) for each in range(BATCH)]
             assert all(reply["successful"] for reply in (await wire.post(*batch)).messages)
         assert len(keys) == many
 
@@ -80,7 +80,7 @@ async def test_keys_that_expire_together_keep_nobody_waiting():
         look()
         time.sleep(1.2)  # noqa: ASYNC251 - so that all of them are over when the sweeper has its turn
         await served.until(lambda: not seen[-1])
-    assert max(before - after for before, after in pairwise(seen)) == AT_ONCE
+    assert max(before - after for before, after in pairwise(seen)) == BATCH
 
 
 async def test_a_sweep_that_never_ends_or_fails_does_not_keep_the_others_from_theirs(swept):

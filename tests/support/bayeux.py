@@ -57,9 +57,9 @@ class ChangingRights:
         self.rules = rules
 
     @property
-    def are_written(self) -> bool:
+    def is_configured(self) -> bool:
         """See `Rights`."""
-        return self.rules.are_written
+        return self.rules.is_configured
 
     def may(self, *question: Any) -> bool:
         """See `Rights`."""

@@ -18,7 +18,7 @@ from halley.broker.broker import Broker
 from halley.broker.commits import Tail
 from halley.broker.errors import TooManyTopics
 from halley.broker.events import Event
-from halley.broker.flow import Activity
+from halley.broker.flow import RecentTopics
 from halley.broker.limits import Meters
 from halley.broker.names import Match, Pattern, shape_of
 from halley.broker.outbox import Conflation, Outbox
@@ -162,13 +162,13 @@ def meters(bound: int) -> Growing:
 
 def activity(bound: int) -> Growing:
     """Topics whose events are counted."""
-    activity = Activity(bound)
+    activity = RecentTopics(bound)
     return Growing(lambda number: activity.note(str(number), NOW), lambda: len(activity.traces))
 
 
 def busy_activity(bound: int) -> Growing:
     """The same, each published to again and again."""
-    activity = Activity(bound)
+    activity = RecentTopics(bound)
 
     def add(number: int) -> None:
         for _ in range(3):

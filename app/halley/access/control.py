@@ -97,9 +97,9 @@ class AccessControl:
     # Rights
 
     @property
-    def are_written(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether an operator has written the rules; see `Rights`."""
-        return self.rights.are_written
+        return self.rights.is_configured
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """Whether the rules let `session`, or else `visitor`, do `verb` to `what`; see `Rights.may`."""

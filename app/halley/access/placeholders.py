@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from halley.broker.names import PLACEHOLDER, SPACE, Pattern, escaped
+from halley.broker.names import PLACEHOLDER, REALM_MARK, Pattern, escaped
 from halley.broker.policy import META_NAMES, SERVERS_OWN, Proof
 from halley.settings import Settings
 
@@ -55,7 +55,7 @@ def filled(pattern: Pattern, proof: Proof) -> Pattern | None:
     if PLACEHOLDER not in pattern.topic:
         return pattern
     segments = pattern.topic.split("/")
-    first = 1 if segments[0].startswith(SPACE) else 0
+    first = 1 if segments[0].startswith(REALM_MARK) else 0
     for at, segment in enumerate(segments):
         if segment.startswith(PLACEHOLDER):
             value = value_of(segment, proof)

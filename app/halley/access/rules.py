@@ -18,8 +18,17 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from halley.access.placeholders import filled, placeholders_of, value_of
-from halley.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
-from halley.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_in_rules
+from halley.broker.names import PLACEHOLDER, REALM_MARK, RESERVED, Match, Pattern, encloses, excludes, meet
+from halley.broker.policy import (
+    ANONYMOUS,
+    ANONYMOUS_ROLE,
+    META_NAMES,
+    SERVER,
+    SERVERS_OWN,
+    Principal,
+    Proof,
+    as_in_rules,
+)
 from halley.broker.remembered import Remembered
 from halley.settings import Verb
 
@@ -59,7 +68,7 @@ class AccessRules:
     `sessionless`: whether anonymous clients may publish without a session, where a rule allows it.
     """
 
-    are_written = True
+    is_configured = True
 
     def __init__(self, rules: Sequence[Rule], *, sessionless: bool = True) -> None:
         self._rules = tuple(rules)
@@ -90,13 +99,13 @@ class AccessRules:
 
     def needs_session(self, visitor: Proof) -> bool:
         """See `Rights.needs_session`."""
-        return not self._sessionless and visitor.role == NOBODY
+        return not self._sessionless and visitor.role == ANONYMOUS_ROLE
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights.grants_any`. An allow rule does not count if an earlier rule denies all of it."""
         denied: list[Pattern] = []
         for rule in self._rules:
-            if not rule.is_about(visitor.role, verb) or rule.pattern.topic.startswith(SPACE):
+            if not rule.is_about(visitor.role, verb) or rule.pattern.topic.startswith(REALM_MARK):
                 continue
             pattern = filled(rule.pattern, visitor)
             if not rule.allow:
@@ -147,7 +156,7 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     """Whether a rule's pattern overlaps what `what` matches; `own` are first segments that the rule must name."""
-    if not meet(over, what) or leaves_out(what, over):
+    if not meet(over, what) or excludes(what, over):
         return False
     return not (_is_everything(over) and _first(what) in own)
 
@@ -181,4 +190,4 @@ def _is_meta(pattern: Pattern) -> bool:
 
 def _in_space(pattern: Pattern) -> str:
     """A pattern's topic without the space that it is in, if it is in one."""
-    return pattern.topic.partition("/")[2] if pattern.topic.startswith(SPACE) else pattern.topic
+    return pattern.topic.partition("/")[2] if pattern.topic.startswith(REALM_MARK) else pattern.topic

@@ -16,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
 from halley.broker.errors import TokenExpired
-from halley.broker.policy import NOBODY, SERVER, Proof
+from halley.broker.policy import ANONYMOUS_ROLE, SERVER, Proof
 from halley.settings import Token
 from halley.settings.protocols import KEY_BYTES
 
@@ -96,7 +96,7 @@ def is_user_key(text: str) -> bool:
     return len(data) == KEY_BYTES and b64encode(data).decode() == text
 
 
-RESERVED_ROLES = (SERVER, NOBODY)
+RESERVED_ROLES = (SERVER, ANONYMOUS_ROLE)
 """Roles that a token cannot grant."""
 
 _ROLE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

@@ -15,12 +15,12 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-AT_ONCE: Final = 500
+BATCH: Final = 500
 """Entries that are removed or looked at in one turn of the event loop: at most a few milliseconds."""
 
 
 def expired(
-    table: OrderedDict[Key, Value], is_over: Callable[[Value], bool], most: int = AT_ONCE
+    table: OrderedDict[Key, Value], is_over: Callable[[Value], bool], most: int = BATCH
 ) -> Iterator[tuple[Key, Value]]:
     """Remove and yield the oldest entries of which `is_over` is true, at most `most`.
 
@@ -37,7 +37,7 @@ def has_expired(table: OrderedDict[Key, Value], is_over: Callable[[Value], bool]
     return len(table) > 0 and is_over(next(iter(table.values())))
 
 
-def drop_expired(table: OrderedDict[Key, Value], is_over: Callable[[Value], bool], most: int = AT_ONCE) -> bool:
+def drop_expired(table: OrderedDict[Key, Value], is_over: Callable[[Value], bool], most: int = BATCH) -> bool:
     """Remove the oldest entries of which `is_over` is true, at most `most`; whether there are more."""
     for _ in expired(table, is_over, most):
         pass
@@ -73,7 +73,7 @@ class TimeoutQueue(Generic[Key]):
         """End the deadline, if one runs."""
         self._since.pop(what, None)
 
-    def overdue(self, now: float, most: int = AT_ONCE) -> Iterator[Key]:
+    def overdue(self, now: float, most: int = BATCH) -> Iterator[Key]:
         """Yield those whose deadline has passed, at most `most`, and forget each."""
         for what, _ in expired(self._since, lambda since: since + self.limit_s <= now, most):
             yield what
@@ -97,6 +97,6 @@ class Round(Generic[Key]):
         """The keys to look at now; the first piece of a round notes those that are in the table, others may follow."""
         if len(self._left) == 0:
             self._left = [*table]
-        piece = self._left[-AT_ONCE:]
-        del self._left[-AT_ONCE:]
+        piece = self._left[-BATCH:]
+        del self._left[-BATCH:]
         return piece

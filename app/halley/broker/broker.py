@@ -1,9 +1,9 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
 Every method is one atomic step, and raises nothing but a `Refusal`, before anything has changed. The broker calls only
-a session's own engine (`sessions.Owner`), and what follows its changes, which are complete by then (`faults.py`). It
-marks a session as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once
-per turn of the loop, regardless of the number of events.
+a session's own engine (`sessions.SessionHandler`), and what follows its changes, which are complete by then
+(`faults.py`). It marks a session as ready when events wait for it, and calls `wake` when a flush is due. So each
+session is flushed once per turn of the loop, regardless of the number of events.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from halley.broker.errors import (
 )
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
 from halley.broker.faults import Report, notify, raise_fault
-from halley.broker.flow import Activity, Flow
+from halley.broker.flow import Flow, RecentTopics
 from halley.broker.limits import Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.pending import Pending
-from halley.broker.ports import Erasure, Holder, Work
+from halley.broker.ports import Erasable, Erasure, Work
 from halley.broker.rates import Rates
-from halley.broker.sessions import FAULT, Deadlines, Outlet, Session, SessionObserver
+from halley.broker.sessions import FAULT, Deadlines, Flushable, Session, SessionObserver
 from halley.broker.shares import Shares
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.values import LastValues
-from halley.broker.waiting import Waiting
+from halley.broker.waiting import QueuedBytes
 from halley.broker.writers import Writers
 from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
@@ -54,7 +54,7 @@ _PIECE = 25  # sessions flushed between two looks at the time
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
-MANY = 64
+LARGE_FAN_OUT = 64
 """An event with more subscribers is delivered without haste: who is alone with an event need not wait for them all."""
 
 DUE_AT_ONCE = 50
@@ -89,17 +89,17 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         self.census = Census()
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
-        self.ready: deque[Session | Outlet] = deque()
-        self.ready_later: deque[Session | Outlet] = deque()  # those of which there are many
-        self.waiting = Waiting(limits.waiting_bytes)
+        self.ready: deque[Session | Flushable] = deque()
+        self.ready_later: deque[Session | Flushable] = deque()  # those of which there are many
+        self.waiting = QueuedBytes(limits.waiting_bytes)
         self.shares = Shares(limits, self.waiting, account_of)
         self.memory = Watermark(float("inf"))  # bytes of the process; who can measure them sets these and the limit
         self.hits: Counter[str] = Counter()  # limits that were reached, by setting; counted here for all packages
         writers = Writers(history, account_of, self.sessions, has_rules)
         self.commits = Commits(history, self.hits, writers, self._fan_out, self.counted, self._subscribed, report)
         self.publications = Publications(new_key())
-        self.activity = Activity(ticks.remembered_topics)
-        self.holders: list[Holder] = [self.commits.tail, self.commits.keys, self.activity]
+        self.activity = RecentTopics(ticks.remembered_topics)
+        self.holders: list[Erasable] = [self.commits.tail, self.commits.keys, self.activity]
         self.observers: list[SessionObserver] = []
         self.values = LastValues(self.commits, self._stamp, self._fan_out, self.counted, report)
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
@@ -114,11 +114,11 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         """Report sessions and their subscriptions to `observer` from now on, after those that were added before."""
         self.observers.append(observer)
 
-    def add_holder(self, holder: Holder) -> None:
+    def add_holder(self, holder: Erasable) -> None:
         """Have `holder` take part in every erasure from now on."""
         self.holders.append(holder)
 
-    def remove_holder(self, holder: Holder) -> None:
+    def remove_holder(self, holder: Erasable) -> None:
         """Have `holder` take part in no erasure from now on, since it has nothing any more."""
         self.holders.remove(holder)
 
@@ -431,7 +431,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
             return
         audience, chosen = event.audience, event.chosen
         is_live, is_committed = stage is not COMMITTED, stage is not LIVE
-        ready = self.ready if len(subscribers) <= MANY else self.ready_later
+        ready = self.ready if len(subscribers) <= LARGE_FAN_OUT else self.ready_later
         woken: list[Session] = []
         full: list[Session] = []
         count = 0
@@ -504,7 +504,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
     def take(self, session: Session, now: float) -> list[Event]:
         """Take the events that wait for a session, to be written to its client. On the hot path.
 
-        The caller releases them (`Waiting.release`) when they are written to a connection with a bound of its own.
+        The caller releases them (`QueuedBytes.release`) when they are written to a connection with a bound of its own.
         """
         events = session.outbox.take()
         if events:
@@ -519,15 +519,15 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         session.outbox.put_back(events)
         self.flows[session.protocol].delivered -= len(events)
 
-    def mark_ready(self, outlet: Session | Outlet) -> None:
+    def mark_ready(self, outlet: Session | Flushable) -> None:
         """Have a session or another outlet flushed in the next turn of the loop."""
         self._mark(outlet, self.ready)
 
-    def mark_ready_later(self, outlet: Session | Outlet) -> None:
+    def mark_ready_later(self, outlet: Session | Flushable) -> None:
         """Have an outlet flushed that has time: one of many, or one that takes long; it does not delay the others."""
         self._mark(outlet, self.ready_later)
 
-    def _mark(self, outlet: Session | Outlet, ready: deque[Session | Outlet]) -> None:
+    def _mark(self, outlet: Session | Flushable, ready: deque[Session | Flushable]) -> None:
         if not outlet.is_ready:
             outlet.is_ready = True
             ready.append(outlet)
@@ -553,7 +553,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
         if self.ready or self.ready_later:
             self.wake()
 
-    def _flush(self, ready: deque[Session | Outlet], count: int, now: float) -> None:
+    def _flush(self, ready: deque[Session | Flushable], count: int, now: float) -> None:
         for _ in range(count):
             outlet = ready.popleft()
             try:

@@ -66,7 +66,7 @@ class Tail:
         self._nbytes = 0
 
     def erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - a part of the log must have no hole
-        """Drop all events (`ports.Holder`); they are read from disk from now on."""
+        """Drop all events (`ports.Erasable`); they are read from disk from now on."""
         self.skip_to(self.head)
 
     def after(self, offset: int) -> list[Event] | None:
@@ -86,7 +86,7 @@ class Tail:
         return None if reached > offset else found[offset - reached :]
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """What is remembered of a published event; `position` is 0 if it was not recorded, or is not recorded yet."""
 
     topic: str
@@ -95,7 +95,7 @@ class Published(NamedTuple):
     key_digest: bytes | None = None
 
 
-def is_repeat(event: Event, first: Event | Published) -> bool:
+def is_repeat(event: Event, first: Event | PublishResult) -> bool:
     """Whether an event is the same as the first with its key, as far as that is known: its topic, and what was sent."""
     if event.topic != first.topic:
         return False
@@ -103,7 +103,7 @@ def is_repeat(event: Event, first: Event | Published) -> bool:
     return own is None or known is None or own == known
 
 
-class Keys:
+class IdempotencyKeys:
     """The keys used recently: at most `most`, each for `age_s` seconds.
 
     Times are those of the monotonic clock: a wall clock can be set, and keys would be forgotten too early. A key of an
@@ -116,13 +116,13 @@ class Keys:
         self._age_s = age_s
         self._hits = hits
         self._dropped = 0  # not counted yet: to add to a Counter takes longer than all else in `remember`
-        self._known: SharedTable[tuple[str | None, str], tuple[float, Pending | Published]]
+        self._known: SharedTable[tuple[str | None, str], tuple[float, Pending | PublishResult]]
         self._known = SharedTable(lambda known: known[0])
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, event: Event, key: str, now: float) -> Pending | Published | None:
+    def find(self, event: Event, key: str, now: float) -> Pending | PublishResult | None:
         """What was published with the key of `event`; None if the key is unknown or expired.
 
         Raises `KeyReused` if that was another event.
@@ -141,7 +141,7 @@ class Keys:
         found = self._known.of(is_anonymous=authid is None).get((authid, key))
         return found is not None and now - found[0] <= self._age_s
 
-    def remember(self, authid: str | None, key: str, what: Pending | Published, now: float) -> None:
+    def remember(self, authid: str | None, key: str, what: Pending | PublishResult, now: float) -> None:
         """Store a key that is used now, or whose event is settled; one is dropped when there are too many."""
         known = self._known
         anonymous, others, name = known.anonymous, known.others, (authid, key)
@@ -153,15 +153,15 @@ class Keys:
 
     def digests(self) -> dict[int, bytes]:
         """The digests that are known of what was sent with the keys, by the position of the event."""
-        found = (what for _, (_, what) in self._known.items() if isinstance(what, Published))
+        found = (what for _, (_, what) in self._known.items() if isinstance(what, PublishResult))
         return {each.position: each.key_digest for each in found if each.position and each.key_digest is not None}
 
     def erase(self, erasure: Erasure) -> None:
-        """Drop what is known of what was sent (`ports.Holder`): the keys stay, so that a repeat brings nothing back."""
+        """Drop what is known of what was sent (`ports.Erasable`): keys stay, so that a repeat brings nothing back."""
         concerned = [
             (name, used_at, what)
             for name, (used_at, what) in self._known.items()
-            if isinstance(what, Published) and erasure.concerns(what.topic, name[0])
+            if isinstance(what, PublishResult) and erasure.concerns(what.topic, name[0])
         ]
         for name, used_at, what in concerned:
             self._known.of(is_anonymous=name[0] is None)[name] = (used_at, what._replace(key_digest=None))
@@ -198,7 +198,7 @@ class Commits:
         self.options = options
         self.log: Log | None = None
         self.tail = Tail(options.tail_bytes)
-        self.keys = Keys(options.keys, options.key_age_s, hits)
+        self.keys = IdempotencyKeys(options.keys, options.key_age_s, hits)
         self._writers = writers
         self.writers: Writers | None = None  # the same, while they are asked for each event that is to be recorded
         self.pending: deque[Pending] = deque()  # in the log's order
@@ -400,7 +400,7 @@ class Commits:
         if self.writers is not None:
             self.writers.note_others(entry.position)
 
-    def repeated_late(self, pending: Pending, first: Published, now: float) -> None:
+    def repeated_late(self, pending: Pending, first: PublishResult, now: float) -> None:
         """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.
 
         It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where it does not
@@ -409,7 +409,7 @@ class Commits:
         assert pending.event.idempotency_key is not None
         self.delivered_before(pending, first, now)
 
-    def delivered_before(self, pending: Pending, first: Published | None, now: float) -> None:
+    def delivered_before(self, pending: Pending, first: PublishResult | None, now: float) -> None:
         """Settle the oldest pending event, which was delivered as `first` already.
 
         None: whether and as which is not known, so its publisher gets `OutcomeUnknown`.
@@ -456,12 +456,12 @@ class Commits:
         """Remember under its idempotency key, which it has, an event that is published, or is not yet delivered."""
         assert event.idempotency_key is not None
         if pending is None or pending.is_delivered:
-            published = Published(event.topic, event.position, event.publication, event.key_digest)
+            published = PublishResult(event.topic, event.position, event.publication, event.key_digest)
             self.keys.remember(event.authid, event.idempotency_key, published, now)
         else:
             self.keys.remember(event.authid, event.idempotency_key, pending, now)
 
-    def repeated(self, event: Event, now: float) -> Pending | Published | None:
+    def repeated(self, event: Event, now: float) -> Pending | PublishResult | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
         Raises `KeyReused`, or `OutcomeUnknown` where the first has waited for too long (`expire`).

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from halley.broker.traceparent import IN_BAYEUX, noted, traceparent_in
+from halley.broker.traceparent import IN_BAYEUX, traceparent_in, with_traceparent
 
 _OBJECTS_BYTES: Final = 640
 """About how many bytes Python needs for an event in addition to its texts."""
@@ -198,7 +198,7 @@ def ext_of(protocol: str, details: str) -> str | None:
     if protocol == "bayeux":
         return details
     traceparent = traceparent_in(details)
-    return None if traceparent is None else noted(None, IN_BAYEUX, traceparent)
+    return None if traceparent is None else with_traceparent(None, IN_BAYEUX, traceparent)
 
 
 class EventRange:

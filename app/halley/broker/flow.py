@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from halley.broker.ports import Erasure
-from halley.broker.traceparent import noted, read
+from halley.broker.traceparent import read, with_traceparent
 
 DELAY = "from an event's publication until it is written to a ready subscriber"
 """The definition in the words of the metrics, the console and the pages."""
@@ -134,7 +134,7 @@ class Flow:
         if traceparent is None:
             self.malformed_traceparents += 1
             return details
-        return noted(details, name, traceparent)
+        return with_traceparent(details, name, traceparent)
 
     def note_delay(self, time_us: int, now: float, clock_offset_s: float) -> None:
         """Count the delay of an event of the time `time_us` that is written now. On the hot path.
@@ -164,7 +164,7 @@ def _top_of(number: int) -> int:
     return ((first + 1) << shift) - 1
 
 
-class Trace:
+class TopicStats:
     """One topic's count of published events, and the time of the last one in the event loop's seconds.
 
     `seen` is the count at its latest turn to be forgotten.
@@ -182,12 +182,12 @@ _CHANCES: Final = 16
 """Topics that are looked at to make room for one; where all of them are busy, the next one goes all the same."""
 
 
-class Activity:
+class RecentTopics:
     """The traces of at most `most` topics."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.traces: dict[str, Trace] = {}  # by canonical topic
+        self.traces: dict[str, TopicStats] = {}  # by canonical topic
         self._turns: deque[str] = deque()  # the same topics, the one whose turn is next first
         self.forgotten = 0  # events of topics that are no longer remembered
 
@@ -197,17 +197,17 @@ class Activity:
         if trace is None:
             if len(self.traces) >= self._most:
                 self._forget()
-            trace = self.traces[topic] = Trace()
+            trace = self.traces[topic] = TopicStats()
             self._turns.append(topic)
         trace.published += 1
         trace.last = now
 
-    def latest(self) -> Iterator[tuple[str, Trace]]:
+    def latest(self) -> Iterator[tuple[str, TopicStats]]:
         """All remembered topics with their traces, the most recently active first."""
         return iter(sorted(self.traces.items(), key=lambda entry: entry[1].last, reverse=True))
 
     def erase(self, erasure: Erasure) -> None:
-        """Forget the topics of events that are erased (`ports.Holder`); their publishers are not known here."""
+        """Forget the topics of events that are erased (`ports.Erasable`); their publishers are not known here."""
         for topic in [topic for topic in self.traces if erasure.concerns(topic, None)]:
             self.forgotten += self.traces.pop(topic).published
         self._turns = deque(topic for topic in self._turns if topic in self.traces)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from halley.broker.errors import InvalidName
 from halley.broker.remembered import remembered
 
-SPACE = ":"
+REALM_MARK = ":"
 """Begins the first segment of topics in a separate space, such as a second WAMP realm's: `:name/segment`.
 
 No name that a protocol can write maps to such a segment, so clients outside the space cannot name its topics.
@@ -193,7 +193,7 @@ class Part(NamedTuple):
         """Whether a topic's segment meets this condition."""
         if not self.is_open:
             return segment == self.text
-        return not segment.startswith(SPACE) and (not self.text or component(segment).startswith(self.text))
+        return not segment.startswith(REALM_MARK) and (not self.text or component(segment).startswith(self.text))
 
     def includes(self, other: Part) -> bool:
         """Whether every segment that `other` accepts is accepted here."""
@@ -210,10 +210,10 @@ _ANY = Part("", is_open=True)
 
 
 class Shape(NamedTuple):
-    """A pattern as its parts; with `goes_on`, further segments may follow."""
+    """A pattern as its parts; with `is_prefix`, further segments may follow."""
 
     parts: tuple[Part, ...]
-    goes_on: bool
+    is_prefix: bool
 
     @property
     def named(self) -> int:
@@ -227,13 +227,13 @@ def shape_of(pattern: Pattern) -> Shape:
     match, topic = pattern
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:
-        return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), goes_on=False)
+        return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), is_prefix=False)
     named = tuple(_ANY if segment.startswith(PLACEHOLDER) else Part(segment, is_open=False) for segment in segments)
     if match is Match.PREFIX:
-        return Shape((*named[:-1], Part(segments[-1], is_open=True)), goes_on=True)
+        return Shape((*named[:-1], Part(segments[-1], is_open=True)), is_prefix=True)
     if match is Match.EXACT:
-        return Shape(named, goes_on=False)
-    return Shape((*named, _ANY), goes_on=match is Match.DESCENDANTS)
+        return Shape(named, is_prefix=False)
+    return Shape((*named, _ANY), is_prefix=match is Match.DESCENDANTS)
 
 
 def patterns_over(topic: str) -> Iterator[Pattern]:
@@ -247,7 +247,7 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
 
 def receiving_patterns(topic: str) -> Iterator[Pattern]:
     """The patterns of `patterns_over` whose subscribers receive events of `topic`."""
-    apart = is_apart(topic)
+    apart = is_excluded_from_root(topic)
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
@@ -257,9 +257,9 @@ def matches(pattern: Pattern, topic: str) -> bool:
     if match is Match.EXACT:
         return topic == base
     if match is Match.DESCENDANTS:
-        return topic.startswith(f"{base}/") if base else topic != "" and not is_apart(topic)
+        return topic.startswith(f"{base}/") if base else topic != "" and not is_excluded_from_root(topic)
     if match is Match.CHILDREN:
-        return topic.rpartition("/")[0] == base and (base != "" or (topic != "" and not is_apart(topic)))
+        return topic.rpartition("/")[0] == base and (base != "" or (topic != "" and not is_excluded_from_root(topic)))
     parts, goes_on = shape_of(pattern)
     segments = topic.split("/")
     if len(segments) != len(parts) and not (goes_on and len(segments) > len(parts)):
@@ -279,7 +279,9 @@ def matcher(pattern: Pattern) -> Callable[[str], bool]:
     parts, goes_on = shape_of(pattern)
     if any(plain_beginning(part.text) != part.text for part in parts if part.is_open):
         return partial(matches, pattern)
-    texts = [f"(?!{SPACE}){re.escape(part.text)}{_REST}" if part.is_open else re.escape(part.text) for part in parts]
+    texts = [
+        f"(?!{REALM_MARK}){re.escape(part.text)}{_REST}" if part.is_open else re.escape(part.text) for part in parts
+    ]
     named_only = "|".join(NAMED_ONLY - {parts[0].text})
     found = re.compile(f"(?!(?:{named_only})(?:/|$)){'/'.join(texts)}{'(?:/.*)?' * goes_on}", re.DOTALL).fullmatch
     return lambda topic: topic != "" and found(topic) is not None
@@ -291,14 +293,14 @@ def narrowed(pattern: Pattern, topic: str) -> Pattern | None:
 
 
 def encloses(wide: Pattern, narrow: Pattern) -> bool:
-    """Whether `wide` matches all names that `narrow` does, not regarding which topics are apart (`is_apart`)."""
+    """Whether `wide` matches all names that `narrow` does, except for what `is_excluded_from_root`."""
     if wide == narrow:
         return True
     if narrow.match is Match.EXACT and wide.match not in WIDE_IN_WAMP and not (_varies(wide) or _varies(narrow)):
         return _covers_one(wide, narrow.topic)
     outer, inner = shape_of(wide), shape_of(narrow)
     if len(inner.parts) < len(outer.parts) or (
-        not outer.goes_on and (inner.goes_on or len(inner.parts) > len(outer.parts))
+        not outer.is_prefix and (inner.is_prefix or len(inner.parts) > len(outer.parts))
     ):
         return False
     return all(part.includes(other) for part, other in zip(outer.parts, inner.parts, strict=False))
@@ -317,11 +319,11 @@ def _covers_one(wide: Pattern, topic: str) -> bool:
     if base and not topic.startswith(f"{base}/"):
         return False
     rest = topic[len(base) + 1 :] if base else topic
-    return bool(topic) and not rest.startswith(SPACE) and (match is Match.DESCENDANTS or "/" not in rest)
+    return bool(topic) and not rest.startswith(REALM_MARK) and (match is Match.DESCENDANTS or "/" not in rest)
 
 
 def meet(one: Pattern, other: Pattern) -> bool:
-    """Whether both patterns match some name, not regarding which topics are apart (`is_apart`)."""
+    """Whether both patterns match some name, not regarding which topics are apart (`is_excluded_from_root`)."""
     if one.match is Match.EXACT and not _varies(one):
         return encloses(other, one)
     if other.match is Match.EXACT and not _varies(other):
@@ -329,7 +331,7 @@ def meet(one: Pattern, other: Pattern) -> bool:
     left, right = shape_of(one), shape_of(other)
     if len(left.parts) > len(right.parts):
         left, right = right, left
-    if len(left.parts) < len(right.parts) and not left.goes_on:
+    if len(left.parts) < len(right.parts) and not left.is_prefix:
         return False
     return all(part.meets(other) for part, other in zip(left.parts, right.parts, strict=False))
 
@@ -347,13 +349,13 @@ def span(pattern: Pattern) -> tuple[str, str]:
     return first, first + _AFTER_ALL
 
 
-def is_apart(topic: str) -> bool:
+def is_excluded_from_root(topic: str) -> bool:
     """Whether `/*` and `/**` do not match `topic`: it is the server's own, Bayeux's own, or in a separate space."""
     first, slash, _ = topic.partition("/")
-    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(SPACE)
+    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(REALM_MARK)
 
 
-def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
+def excludes(wide: Pattern, narrow: Pattern) -> bool:
     """Whether a subscriber to `wide` receives nothing that `narrow` matches, since all of that is apart."""
     outer, inner = shape_of(wide).parts[0], shape_of(narrow).parts[0]
     if inner.is_open or not outer.is_open or outer.text == inner.text:
@@ -361,4 +363,4 @@ def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
     if wide.match in WIDE_IN_WAMP:
         return inner.text in NAMED_ONLY
     is_one_topic = narrow.match is Match.EXACT or (narrow.match is Match.WILDCARD and "/" not in narrow.topic)
-    return is_apart(narrow.topic if is_one_topic else f"{inner.text}/*")
+    return is_excluded_from_root(narrow.topic if is_one_topic else f"{inner.text}/*")

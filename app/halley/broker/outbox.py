@@ -15,7 +15,7 @@ from typing import Final
 
 from halley.broker.events import MOST_AROUND_BYTES, Event
 from halley.broker.names import is_reserved
-from halley.broker.waiting import Waiting
+from halley.broker.waiting import QueuedBytes
 
 OVERHEAD_BYTES: Final = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""
@@ -32,12 +32,12 @@ class Conflation:
         self.dropped = 0
 
 
-class Newest:
+class ConflatedValues:
     """One outbox's conflated values: one for each topic, the topic that has waited longest first."""
 
     __slots__ = ("_bounds", "_events", "_waiting", "nbytes")
 
-    def __init__(self, bounds: Conflation, waiting: Waiting) -> None:
+    def __init__(self, bounds: Conflation, waiting: QueuedBytes) -> None:
         self._bounds = bounds
         self._waiting = waiting
         self._events: OrderedDict[str, Event] = OrderedDict()
@@ -138,19 +138,19 @@ class Outbox:
         max_events: int,
         max_bytes: int,
         conflation: Conflation = _NO_CONFLATION,
-        waiting: Waiting | None = None,
+        waiting: QueuedBytes | None = None,
     ) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
         self.is_replaying = False
         self.has_more = False  # whether the latest `take` has left events for the next
         self._conflation = conflation
-        self.waiting = Waiting(inf) if waiting is None else waiting
+        self.waiting = QueuedBytes(inf) if waiting is None else waiting
         self.queue: list[Event] = []
         self._nbytes = 0
         self._retained = 0
         self._retained_bytes = 0
-        self.conflated: Newest | None = None  # None nearly always
+        self.conflated: ConflatedValues | None = None  # None nearly always
 
     def __len__(self) -> int:
         return len(self.queue) if self.conflated is None else len(self.queue) + len(self.conflated)
@@ -303,7 +303,7 @@ class Outbox:
 
     def _conflate(self, event: Event) -> bool:
         if self.conflated is None:
-            self.conflated = Newest(self._conflation, self.waiting)
+            self.conflated = ConflatedValues(self._conflation, self.waiting)
         return self.conflated.put(event)
 
     def _conflate_queue(self) -> None:
@@ -324,7 +324,7 @@ class Outbox:
         self.waiting.release(outdated)
         self.queue, self._nbytes = fresh, sum(map(cost, fresh))
 
-    def _fill_up(self, events: list[Event], conflated: Newest) -> list[Event]:
+    def _fill_up(self, events: list[Event], conflated: ConflatedValues) -> list[Event]:
         """Add to `events`, which were taken, as many of the values set apart as the bounds leave room for."""
         count = self.max_events - self._retained - len(events)
         nbytes = self.max_bytes - self._retained_bytes - sum(map(cost, events))

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from halley.broker.errors import TokenRefused
-from halley.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
+from halley.broker.names import REALM_MARK, RESERVED, Match, Pattern, escaped, meet
 from halley.settings import Token, User, Verb
 
 SERVER: Final = "server"
@@ -23,7 +23,7 @@ SERVER: Final = "server"
 LOCAL: Final = "local"
 """The protocol of the sessions of the program itself, which have this role."""
 
-NOBODY: Final = "anonymous"
+ANONYMOUS_ROLE: Final = "anonymous"
 """The role of clients without a token; a token cannot grant it either."""
 
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})
@@ -35,7 +35,7 @@ META_NAMES = ("wamp/", f"{escaped('$nt4')}/{escaped('$')}")
 They reveal clients and the names of topics.
 """
 
-_ROUTERS_OWN = SPACE + SPACE
+_ROUTERS_OWN = REALM_MARK + REALM_MARK
 _KILLS = Pattern(Match.PREFIX, "wamp/session/kill")
 """The router's procedures that end other clients' sessions."""
 
@@ -62,7 +62,7 @@ class Proof(NamedTuple):
 
     def identity(self, protocol: str, address: str) -> Identity:
         """Who asks, where it is a request without a session, of this `protocol` and from this IP address."""
-        return Identity(self.authid, self.role, self.claims, protocol, address, is_proved=self.role != NOBODY)
+        return Identity(self.authid, self.role, self.claims, protocol, address, is_proved=self.role != ANONYMOUS_ROLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Identity:
     is_proved: bool
 
 
-ANONYMOUS = Proof(None, NOBODY)
+ANONYMOUS = Proof(None, ANONYMOUS_ROLE)
 
 
 class Principal(Protocol):
@@ -103,7 +103,7 @@ class Rights(Protocol):
     """The check of what clients may do."""
 
     @property
-    def are_written(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether an operator has written rules."""
 
     def needs_session(self, visitor: Proof) -> bool:
@@ -185,8 +185,8 @@ def as_in_rules(what: Pattern) -> Pattern:
     """
     if not what.topic.startswith(_ROUTERS_OWN):
         return what
-    space, _, name = what.topic.removeprefix(SPACE).partition("/")
-    return Pattern(what.match, name if space == SPACE else f"{space}/{name}")
+    space, _, name = what.topic.removeprefix(REALM_MARK).partition("/")
+    return Pattern(what.match, name if space == REALM_MARK else f"{space}/{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class DefaultRules:
     anonymous_publish: bool
 
     @property
-    def are_written(self) -> bool:
+    def is_configured(self) -> bool:
         """False: these rules are defaults."""
         return False
 
@@ -246,6 +246,6 @@ class DefaultRules:
 def _is_harmless(procedure: Pattern) -> bool:
     """Whether a procedure is the router's and does not end sessions."""
     match, name = procedure
-    if name.startswith(SPACE):
+    if name.startswith(REALM_MARK):
         name = name.partition("/")[2]
     return name.partition("/")[0] == _KILLS.topic.partition("/")[0] and not meet(Pattern(match, name), _KILLS)

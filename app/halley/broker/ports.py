@@ -166,7 +166,7 @@ class Erasure:
         return isinstance(content, dict) and content.get("authid") == self.publisher
 
 
-class Holder(Protocol):
+class Erasable(Protocol):
     """Something that keeps data of events after their delivery, in memory or in a file next to the log."""
 
     def erase(self, erasure: Erasure) -> Work | None:

@@ -21,7 +21,7 @@ from halley.broker.events import Event
 from halley.broker.limits import Meter, sharer_of
 from halley.broker.names import Pattern, receiving_patterns
 from halley.broker.outbox import Outbox
-from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
+from halley.broker.policy import ANONYMOUS, ANONYMOUS_ROLE, SERVER, Identity, Proof
 from halley.broker.subscriptions import Subscription
 
 
@@ -112,7 +112,7 @@ Outputs = tuple[tuple[Any, Any], ...]
 """What is to be written: links (`protocols.contract.Link`), each with its output."""
 
 
-class Outlet(Protocol):
+class Flushable(Protocol):
     """What can have something to be written, apart from a session with events: an engine, or an answer that came late.
 
     `is_ready` is the broker's: true while it waits in `Broker.ready` to be flushed.
@@ -128,7 +128,7 @@ FAULT = "fault"
 """The reason for which a session ends whose owner has failed."""
 
 
-class Owner(Protocol):
+class SessionHandler(Protocol):
     """The engine behind a session, with the methods that the broker and the session call."""
 
     def due(self, session: Session, now: float) -> None:
@@ -214,13 +214,13 @@ class Session:
         "user_agent",
     )
 
-    def __init__(self, session_id: str, protocol: str, owner: Owner, outbox: Outbox) -> None:
+    def __init__(self, session_id: str, protocol: str, owner: SessionHandler, outbox: Outbox) -> None:
         self.id = session_id
         self.protocol = protocol
         self.owner = owner
         self.outbox = outbox
         self.authid: str | None = None
-        self.role = NOBODY
+        self.role = ANONYMOUS_ROLE
         self.proof = ANONYMOUS
         self.expiry = inf
         self.address = ""  # of the peer that began it
@@ -267,7 +267,7 @@ class Session:
 
     def identity(self, address: str) -> Identity:
         """Who asks by a request or connection from this IP address."""
-        is_proved = self.proof.role != NOBODY or self.role == SERVER
+        is_proved = self.proof.role != ANONYMOUS_ROLE or self.role == SERVER
         return Identity(self.authid, self.role, self.proof.claims, self.protocol, address, is_proved=is_proved)
 
     @property
@@ -289,7 +289,7 @@ class Session:
         Events, idempotency keys and the log have it. Audiences apply to `authid`, which in WAMP an anonymous session
         has too: a random one, which its client learns from WELCOME.
         """
-        return None if self.role == NOBODY else self.authid
+        return None if self.role == ANONYMOUS_ROLE else self.authid
 
 
 _STALE_ENTRIES_KEPT = 1_000

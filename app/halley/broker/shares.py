@@ -23,7 +23,7 @@ from halley.broker.errors import AtCapacity, TooMuchWaiting, WaitingShareUsed
 from halley.broker.limits import sharer_of
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
-from halley.broker.waiting import Waiting
+from halley.broker.waiting import QueuedBytes
 from halley.settings import Limits
 
 _ENOUGH = 2
@@ -37,7 +37,7 @@ class Shares:
     have ended and whose last answer is still on its way: its events wait until it is written.
     """
 
-    def __init__(self, limits: Limits, waiting: Waiting, account_of: Callable[[str], str | None]) -> None:
+    def __init__(self, limits: Limits, waiting: QueuedBytes, account_of: Callable[[str], str | None]) -> None:
         self.share_bytes = limits.waiting_bytes * limits.waiting_share or inf
         self.half_bytes = limits.waiting_bytes / 2 if limits.waiting_share else inf
         self.over: set[str] = set()

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from halley.broker.names import NAMED_ONLY, SPACE, Match, Pattern, component, is_apart
+from halley.broker.names import NAMED_ONLY, REALM_MARK, Match, Pattern, component, is_excluded_from_root
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)
@@ -63,7 +63,7 @@ class Matched(NamedTuple, Generic[Subscriber]):
     subscriptions: tuple[Subscription[Subscriber], ...]
 
 
-_NOBODY: Matched[Any] = Matched((), ())
+_NO_MATCH: Matched[Any] = Matched((), ())
 
 
 class TopicIndex(Generic[Subscriber]):
@@ -130,7 +130,7 @@ class TopicIndex(Generic[Subscriber]):
         found = self.cache.get(topic)
         if found is None:
             subscriptions = self._found(topic)
-            found = _together(subscriptions) if subscriptions else _NOBODY
+            found = _merge(subscriptions) if subscriptions else _NO_MATCH
             if len(topic) > _USUAL_CHARS or len(subscriptions) > 1:
                 if len(topic) > _CACHED_CHARS:
                     return found
@@ -175,7 +175,7 @@ class TopicIndex(Generic[Subscriber]):
             end = topic.find("/", end + 1)
         if above in self._children:
             found.append(self._children[above])
-        if found and not found[0].pattern.topic and is_apart(topic):  # `/**` and `/*` do not match it
+        if found and not found[0].pattern.topic and is_excluded_from_root(topic):  # `/**` and `/*` do not match it
             found = [wide for wide in found if wide.pattern.topic]
         if (exact := (_EXACT, topic)) in self.subscriptions:
             found.append(self.subscriptions[exact])
@@ -186,7 +186,7 @@ class TopicIndex(Generic[Subscriber]):
     def _keys_in_wamp(self, segments: list[str]) -> Iterator[_Key]:
         """The prefixes and wildcards that may exist in the index and match a topic with these segments."""
         # A pattern matches one of these first segments only if it names it.
-        is_own = segments[0] in NAMED_ONLY or segments[0].startswith(SPACE)
+        is_own = segments[0] in NAMED_ONLY or segments[0].startswith(REALM_MARK)
         for depth, lengths in self._prefix_chars.items():
             if depth < len(segments):
                 whole, cut = "".join(f"{segment}/" for segment in segments[:depth]), component(segments[depth])
@@ -224,7 +224,7 @@ class TopicIndex(Generic[Subscriber]):
             self.cache.clear()
 
 
-def _together(subscriptions: Sequence[Subscription[Subscriber]]) -> Matched[Subscriber]:
+def _merge(subscriptions: Sequence[Subscription[Subscriber]]) -> Matched[Subscriber]:
     """What is found of a topic that these subscriptions match."""
     if len(subscriptions) > 1:
         subscribers = {session: None for subscription in subscriptions for session in subscription.sessions}

@@ -46,7 +46,7 @@ def read(given: object) -> str | None:
     return parsed(text) if isinstance(text, str) else None
 
 
-def noted(details: str | None, name: str, traceparent: str) -> str:
+def with_traceparent(details: str | None, name: str, traceparent: str) -> str:
     """Return details, the text of a JSON object or None, with a `traceparent` in addition, which has that name."""
     before = "{" if details is None else f"{details[:-1]},"
     return f'{before}"{name}":"{traceparent}"}}'

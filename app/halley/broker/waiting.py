@@ -23,7 +23,7 @@ from halley.broker.events import Event
 from halley.broker.limits import Watermark
 
 
-class Waiting(Watermark):
+class QueuedBytes(Watermark):
     """The bytes of all events that have `holds`, as a watermark: `value`, `peak`, and whether it `is_over`."""
 
     __slots__ = ()

@@ -19,7 +19,7 @@ from halley.access.control import Authenticator
 from halley.access.placeholders import filled
 from halley.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from halley.broker.names import Match, Pattern
-from halley.broker.policy import NOBODY, SERVER, DefaultRules, Proof
+from halley.broker.policy import ANONYMOUS_ROLE, SERVER, DefaultRules, Proof
 from halley.cli.channels import pattern_of
 from halley.cli.terminal import STDIN
 from halley.configuration import ENTRIES, Configuration, entry_key
@@ -163,7 +163,7 @@ def _decision(configuration: Configuration, client: Proof, verb: Verb, pattern: 
         consequence = "only this machine can connect" if rights.loopback else _open(verb)
         return is_allowed, f"there are no access rules, and {consequence}"
     is_allowed, number = rights.decide(role, verb, pattern, client)
-    depends = client.authid is None and role != NOBODY and rights.depends(role, verb, pattern)
+    depends = client.authid is None and role != ANONYMOUS_ROLE and rights.depends(role, verb, pattern)
     hint = "; rules with {authid} or {claim.NAME} depend on the client's token (--token-file)" if depends else ""
     if number is None:
         return False, f"no rule allows it, and what no rule allows is denied{hint}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.events import Event, EventRange, Publications
 from halley.broker.pending import Entry, Pending
 from halley.cluster.applied import Applied
@@ -26,7 +26,7 @@ class Arrivals:
     """
 
     def __init__(self, applied: Applied, publication_key: int, *, is_front: bool) -> None:
-        self.firsts: dict[Pending, Published] = {}
+        self.firsts: dict[Pending, PublishResult] = {}
         self._applied = applied
         self._publications = Publications(publication_key)
         self._is_front = is_front
@@ -46,7 +46,7 @@ class Arrivals:
                 entry.event.time_us = each.time_us
                 entry.is_recorded = False
                 digest = self._applied.digests.get(each.offset)
-                self.firsts[entry] = Published(each.repeats.topic, each.offset, entry.event.publication, digest)
+                self.firsts[entry] = PublishResult(each.repeats.topic, each.offset, entry.event.publication, digest)
         return entries
 
     def others(self, frame: Frame) -> Sequence[Entry | EventRange]:

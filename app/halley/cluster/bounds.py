@@ -21,7 +21,7 @@ import orjson
 
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
-from halley.broker.names import SPACE, unescaped
+from halley.broker.names import REALM_MARK, unescaped
 from halley.broker.remembered import remembered
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
 from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, args_and_kwargs_in, args_in, has_shape
@@ -85,7 +85,7 @@ def _are_short(topics: Sequence[str], whole: str) -> bool:
 def _is_spelled(topic: str) -> bool:
     """Whether what a topic has as `!hh` are characters, but in a space: else no protocol could show it."""
     try:
-        unescaped(topic.partition("/")[2] if topic.startswith(SPACE) else topic, errors="strict")
+        unescaped(topic.partition("/")[2] if topic.startswith(REALM_MARK) else topic, errors="strict")
     except ValueError:
         return False
     return True

@@ -14,14 +14,14 @@ from time import monotonic
 
 from halley.broker.commits import Commits
 from halley.broker.events import Event
-from halley.broker.names import RESERVED, SPACE
+from halley.broker.names import REALM_MARK, RESERVED
 from halley.cluster.bounds import fits
 from halley.cluster.frames import BadFrame, Row, events_of, pack_all, row_of, unpack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 
-_LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
+_LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", REALM_MARK + REALM_MARK)
 """What stays at this node: each informs its own clients about itself, and has its own services."""
 
 

@@ -21,7 +21,7 @@ from time import monotonic, time
 from typing import Any, Protocol
 
 from halley import telemetry
-from halley.broker.commits import Commits, Published
+from halley.broker.commits import Commits, PublishResult
 from halley.broker.events import Publications
 from halley.broker.pending import Pending
 from halley.broker.sessions import Session
@@ -216,7 +216,7 @@ class _OwnEvents:
     def settle(self, applied: Applied, publications: Publications, commits: Commits, now: float) -> None:
         """Answer the publishers of the events that have counted by the state `applied`."""
         known = {
-            pending: Published(row.topic, row.offset, row.publication, pending.event.key_digest)
+            pending: PublishResult(row.topic, row.offset, row.publication, pending.event.key_digest)
             for content, like in self._like.items()
             if len(like) == len(self._rows[content])
             for pending, row in zip(like, self._rows[content], strict=True)
@@ -229,7 +229,9 @@ class _OwnEvents:
             first = None if event.idempotency_key is None else applied.first_of(event.authid, event.idempotency_key)
             if first is not None:
                 publication = publications.id_of(applied.lead + first.offset)
-                known[pending] = Published(first.topic, first.offset, publication, applied.digests.get(first.offset))
+                known[pending] = PublishResult(
+                    first.topic, first.offset, publication, applied.digests.get(first.offset)
+                )
             commits.delivered_before(pending, known.get(pending), now)
 
 

@@ -1,7 +1,7 @@
 """Which node is the home of NetworkTables: a lease, and the persistent topics that the next home needs.
 
 Both are messages of a stream of their own, SPACE-nt4, which keeps the last ones of each subject. It is a bucket of keys
-and values as NATS has them, except for its name, so that nodes need no rights but those to `SPACE.>`.
+and values as NATS has them, except for its name, so that nodes need no rights but those to `REALM_MARK.>`.
 
     SPACE.v.home      {"node", "run", "number", "lease_s"} of the home, sent again and again as long as it is one;
                       `node` is null when it has given the lease back

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
-from halley.broker.commits import Commits, Published
+from halley.broker.commits import Commits, PublishResult
 from halley.broker.errors import HistoryUnavailable, Refusal, Unstorable
 from halley.broker.events import EventRange
 from halley.broker.faults import for_each
@@ -59,7 +59,7 @@ class StoreWriter:
     """
 
     def __init__(
-        self, store: Store, commits: Commits, availability: Availability, firsts: dict[Pending, Published]
+        self, store: Store, commits: Commits, availability: Availability, firsts: dict[Pending, PublishResult]
     ) -> None:
         self.is_stalled = False
         self._store = store

@@ -15,7 +15,7 @@ from halley.access.placeholders import is_placeholder
 from halley.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
 from halley.broker.errors import InvalidName
 from halley.broker.names import Pattern
-from halley.broker.policy import NOBODY, SERVER
+from halley.broker.policy import ANONYMOUS_ROLE, SERVER
 from halley.configuration.knobs import KNOBS, LISTS
 from halley.configuration.protection import pattern_of_rule, unprotected_hosts
 from halley.configuration.values import BadSettings, Problem, as_toml, entry_key, plain_key
@@ -135,7 +135,7 @@ def roles_unproved(settings: Settings) -> set[str]:
     if settings.jwt.jwks or settings.jwt.secret:
         return set()
     given = {token.role for token in settings.tokens} | {user.role for user in settings.user}
-    return {rule.role for rule in settings.access} - given - {"*", NOBODY, NETWORK_TABLES}
+    return {rule.role for rule in settings.access} - given - {"*", ANONYMOUS_ROLE, NETWORK_TABLES}
 
 
 def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:

@@ -106,13 +106,13 @@ class LocalSession:
             if not callbacks:
                 self.unsubscribe(to_subscription(pattern))
 
-    # broker.sessions.Owner
+    # broker.sessions.SessionHandler
 
     def due(self, session: Session, now: float) -> None:
         """Extend the session's life."""
         self._engine.broker.touch(session, now + _DEADLINE_S)
 
-    def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - Owner's form
+    def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - SessionHandler's form
         """Call the callbacks for the waiting events, unless a batch holds them back; there is nothing to write."""
         if not self._session.open_batches:
             self._deliver()
@@ -127,7 +127,7 @@ class LocalSession:
         if outbox.has_more:
             self._engine.broker.mark_ready(self._session)
 
-    def overflow(self, session: Session, event: Event, now: float) -> None:  # noqa: ARG002 - Owner's form
+    def overflow(self, session: Session, event: Event, now: float) -> None:  # noqa: ARG002 - SessionHandler's form
         """Deliver the events of the full outbox now, and take `event`."""
         self._deliver()
         session.outbox.put(event)
@@ -136,7 +136,7 @@ class LocalSession:
     def too_slow(self, session: Session, now: float) -> None:
         """Do nothing: the program's own sessions do not end because of others."""
 
-    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - SessionHandler's form
         """Take nothing away: the program's own sessions may do everything."""
         return 0
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.shared_table import part_of
 from halley.history import key_digests, segment
 from halley.history.folder import Segment
@@ -40,7 +40,7 @@ class RecentKey(NamedTuple):
 
     authid: str | None
     key: str
-    published: Published
+    published: PublishResult
     age_s: float
 
 
@@ -62,7 +62,7 @@ def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float)
             digests = key_digests.read(connection, min(ages), last) if ages else {}
             for row in rows:
                 if row.offset in ages:
-                    published = Published(row.topic, row.offset, row.publication, digests.get(row.offset))
+                    published = PublishResult(row.topic, row.offset, row.publication, digests.get(row.offset))
                     found.append(RecentKey(row.authid, row.idempotency_key or "", published, ages[row.offset] / 1e6))
     superfluous = len(found) - most
     kept = []

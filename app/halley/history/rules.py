@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from halley.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
+from halley.broker.names import REALM_MARK, RESERVED, Match, Pattern, encloses, excludes, matches, meet
 from halley.broker.ports import Durability
 from halley.broker.remembered import remembered
 
@@ -85,10 +85,10 @@ class Rules:
             Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Durability.DURABLE),
             *(Rule(Pattern(Match.DESCENDANTS, space), DEFAULT_AGE_S, Durability.DURABLE) for space in spaces),
         )
-        self._routers = Rule(Pattern(Match.DESCENDANTS, SPACE + SPACE), 0, Durability.NONE)
+        self._routers = Rule(Pattern(Match.DESCENDANTS, REALM_MARK + REALM_MARK), 0, Durability.NONE)
         self.recording = [rule for at, rule in enumerate(self.all) if self._records(rule.pattern, at, rule.pattern)]
         longest_s = max((rule.age_s for rule in self.recording), default=0)
-        self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
+        self._elsewhere = Rule(Pattern(Match.DESCENDANTS, REALM_MARK), longest_s, Durability.DURABLE)
         if self.recording:
             self.recording.append(self._elsewhere)
         self.of = remembered()(self._decide)
@@ -125,18 +125,18 @@ class Rules:
 
     def _decide(self, topic: str) -> Rule:
         # Any topic outside of a space is matched by the root rule, also one without a slash.
-        last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
+        last = self._routers if topic.startswith(REALM_MARK + REALM_MARK) else self._elsewhere
         return next((rule for rule in self.all if matches(rule.pattern, topic)), last)
 
     def _records(self, part: Pattern, at: int, within: Pattern) -> bool:
         """Whether the rule at index `at`, and none before it, keeps events of a topic that both patterns match."""
         if self.all[at].durability is Durability.NONE or not meet(part, within):
             return False
-        if leaves_out(part, within) or leaves_out(within, part):
+        if excludes(part, within) or excludes(within, part):
             return False
         return not any(_covers(rule.pattern, part) or _covers(rule.pattern, within) for rule in self.all[:at])
 
 
 def _covers(rule: Pattern, what: Pattern) -> bool:
     """Whether a rule's pattern matches every topic that `what` matches."""
-    return encloses(rule, what) and not leaves_out(rule, what)
+    return encloses(rule, what) and not excludes(rule, what)

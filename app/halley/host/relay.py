@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from halley import telemetry
-from halley.broker.aging import AT_ONCE, TimeoutQueue
+from halley.broker.aging import BATCH, TimeoutQueue
 from halley.broker.remembered import remembered
 from halley.protocols.contract import Count, Part
 from halley.settings import Settings, is_loopback
@@ -259,10 +259,10 @@ class RemoteNode:
     def end_waiting(self) -> bool:
         """End requests that the silent node has; True if there are more. Clients go on to read what it has answered."""
         asked = (each for each in self.waiting if each.connection is not None and not each.is_answered)
-        ended = [*islice(asked, AT_ONCE)]
+        ended = [*islice(asked, BATCH)]
         for relaying in ended:
             relaying.fail(self.silent() if relaying.is_poll else Failure.LOST)
-        return len(ended) == AT_ONCE
+        return len(ended) == BATCH
 
     def silent(self) -> Rejection:
         """Count a request that the node cannot answer since it is silent; return what the client is answered."""

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.policy import Proof
-from halley.broker.sessions import Outlet, Session
+from halley.broker.sessions import Flushable, Session
 from halley.settings import Verb
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1002, 1003, 1008, 1009
@@ -183,8 +183,8 @@ class ProgramDecisions(Protocol):
         """
 
 
-class Engine(Outlet, Protocol):
-    """The engine of one connection; `flush` yields what is to be written to its link (`broker.sessions.Outlet`)."""
+class Engine(Flushable, Protocol):
+    """The engine of one connection; `flush` yields what is to be written to its link (`broker.sessions.Flushable`)."""
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterable[Any]:
         """Split a transport message into protocol messages for `receive`, one by one where that takes time."""

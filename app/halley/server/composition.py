@@ -67,7 +67,7 @@ class Server:
             settings.ticks,
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
-            has_rules=lambda: self.access.are_written,
+            has_rules=lambda: self.access.is_configured,
             report=telemetry.fault,
         )
         node = settings.cluster.node if settings.cluster.urls else None

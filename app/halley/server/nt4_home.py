@@ -27,7 +27,7 @@ from halley.settings import Settings
 
 
 class Nt4Home:
-    """NetworkTables of one node; also a `broker.ports.Holder`. Its methods are for the event loop."""
+    """NetworkTables of one node; also a `broker.ports.Erasable`. Its methods are for the event loop."""
 
     def __init__(
         self,

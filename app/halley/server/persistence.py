@@ -72,7 +72,7 @@ class _Unusable(Exception):
 
 
 class PersistentTopics:
-    """One file of persistent topics, a `broker.ports.Holder`; its methods read and write it, and block on the disk.
+    """One file of persistent topics, a `broker.ports.Erasable`; its methods read and write it, and block on the disk.
 
     `erasures` counts how often something was erased: what was to be saved before that may have to be erased too.
     """
@@ -173,7 +173,7 @@ class PersistentTopics:
             return True
 
     def erase(self, erasure: Erasure) -> Work:
-        """Return what cleans the files (`broker.ports.Holder`)."""
+        """Return what cleans the files (`broker.ports.Erasable`)."""
         return partial(self.clean, erasure)
 
     def clean(self, erasure: Erasure) -> None:
@@ -310,7 +310,7 @@ def restore(tables: Tables, saved: Iterable[Saved], problems: Iterable[str]) -> 
 class TopicSaver(Part):
     """Restores the persistent topics of an earlier run, and saves the changed ones (a `Part` of the server).
 
-    `save_every_s` is the least number of seconds between two saves. It is a `broker.ports.Holder` too: what is erased
+    `save_every_s` is the least number of seconds between two saves. It is a `broker.ports.Erasable` too: what is erased
     must go from the tables and from the file.
     """
 
@@ -347,7 +347,7 @@ class TopicSaver(Part):
             await asyncio.to_thread(self._save, *self._unsaved())
 
     def erase(self, erasure: Erasure) -> Work:
-        """Drop values from the tables, and return what cleans the file (`broker.ports.Holder`)."""
+        """Drop values from the tables, and return what cleans the file (`broker.ports.Erasable`)."""
         self._protocol.erase(erasure, monotonic())
         self._tables.broker.wake()
         return self._file.erase(erasure)

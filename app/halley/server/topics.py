@@ -39,8 +39,8 @@ import orjson
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event, SessionFilter, to_text
-from halley.broker.flow import Delays, Trace
-from halley.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern, is_reserved
+from halley.broker.flow import Delays, TopicStats
+from halley.broker.names import REALM_MARK, RESERVED, WIDE_IN_WAMP, Pattern, is_reserved
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
 from halley.protocols.bayeux.names import to_channel, to_subscription
@@ -145,7 +145,7 @@ class SystemEvents:
 
 def _shared(names: Sequence[Pattern | str]) -> list[Pattern | str]:
     """The names in the space that all protocols share."""
-    return [name for name in names if isinstance(name, str) or not name.topic.startswith(SPACE)]
+    return [name for name in names if isinstance(name, str) or not name.topic.startswith(REALM_MARK)]
 
 
 def _channel(name: Pattern | str) -> str:
@@ -317,14 +317,14 @@ class Ticker(Part):
         latest = [  # in the space that all protocols share, and not the server's own
             (topic, trace)
             for topic, trace in self._broker.activity.latest()
-            if not (is_reserved(topic) or topic.startswith(SPACE))
+            if not (is_reserved(topic) or topic.startswith(REALM_MARK))
         ]
         since_s = now - self._topics_at
         is_recent = since_s < _RECENT * self._options.every_s
         before, self._published = self._published, {topic: trace.published for topic, trace in latest}
         self._topics_at = now
 
-        def entry(topic: str, trace: Trace) -> dict[str, Any]:
+        def entry(topic: str, trace: TopicStats) -> dict[str, Any]:
             published = trace.published - before.get(topic, 0)
             others = sum(protocol.count_subscribers(topic) for protocol in self._protocols)
             return {

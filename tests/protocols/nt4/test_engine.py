@@ -237,7 +237,7 @@ def test_what_rules_forbid_to_publish_is_not_announced():
     """Rules are asked about the canonical topic, or about `$nt4/...` for a name that is not shared."""
 
     class Rules:
-        are_written = True
+        is_configured = True
 
         def may(self, session, verb, what, visitor=None):
             asked.append((session.role, session.authid, verb, what))

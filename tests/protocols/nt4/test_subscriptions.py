@@ -495,7 +495,7 @@ def test_what_rules_forbid_to_hear_is_not_there(world):
     """A topic that rules forbid is never announced and sends no values; others of the same prefix do."""
 
     class Rules:
-        are_written = True
+        is_configured = True
 
         def may(self, session, verb, what, visitor=None):
             return verb != "subscribe" or what != "secret"

@@ -6,7 +6,7 @@ import pytest
 from support.broker import session
 
 from halley.access.rules import AccessRules
-from halley.broker.names import SPACE, Match, Pattern
+from halley.broker.names import REALM_MARK, Match, Pattern
 from halley.broker.ports import Durability
 from halley.configuration.protection import rights_of
 from halley.history.rules import DEFAULT_AGE_S, Rules
@@ -50,7 +50,7 @@ def test_every_realm_but_the_first_has_a_space_of_its_own():
     names = [Realm("a"), *(Realm(name) for name in ("b.c", "b!c", "b-c", "b_c", "bc", "é", "/", "b/c"))]
     spaces = set(spaces_of(Settings(realm=tuple(names))).values())
     assert len(spaces) == len(names)
-    assert all(space == "" or (space.startswith(SPACE) and space.count("/") == 0) for space in spaces)
+    assert all(space == "" or (space.startswith(REALM_MARK) and space.count("/") == 0) for space in spaces)
 
 
 @pytest.mark.parametrize("match", [Match.EXACT, Match.CHILDREN, Match.DESCENDANTS])

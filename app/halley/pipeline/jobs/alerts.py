@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from halley.broker.events import to_text
-from halley.broker.names import SPACE
+from halley.broker.names import REALM_MARK
 from halley.client import Keyed
 from halley.pipeline.errors import cause_of
 from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
@@ -176,7 +176,7 @@ class Alerts(LogJob):
             labels = self._table.labels(Origin(self.options.source, self._log_id))
             commit_rows(self._table, labelled(rows, labels), Step(app, before, batch))
         if self.publisher is not None:
-            shared = [each for each in alerts if not each["topic"].startswith(SPACE)]  # see `rollup.py`
+            shared = [each for each in alerts if not each["topic"].startswith(REALM_MARK)]  # see `rollup.py`
             news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
             busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
             self.left_out += len(shared) - len(busiest)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from halley.broker.events import to_text
-from halley.broker.names import SPACE
+from halley.broker.names import REALM_MARK
 from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
 from halley.pipeline.jobs.publishing import key_of
@@ -259,7 +259,7 @@ class Rollup(LogJob, TurnJob):
             return
         windows: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
-            if not row["topic"].startswith(SPACE):
+            if not row["topic"].startswith(REALM_MARK):
                 windows.setdefault((row["window"], row["end_us"]), []).append(row)
         messages = []
         for _, of_window in sorted(windows.items(), key=lambda each: each[0][1]):

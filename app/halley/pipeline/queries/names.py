@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from halley.broker.names import SPACE, escaped, is_plain_in_uri
+from halley.broker.names import REALM_MARK, escaped, is_plain_in_uri
 from halley.protocols.names import NT4, WAMP
 
 _PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}
@@ -22,10 +22,10 @@ _PLAIN_MARK = f"!21(?!(?:21)*(?:{_ESCAPED_IN_CHANNELS}|{_BEYOND_ASCII}))"
 """A `!` of the name itself, in a topic, that begins no escape in the channel: what follows spells no character that
 Bayeux escapes (`broker/names.py`)."""
 
-_WITHOUT_NT4_NAME = f"^({SPACE}|meta/|service/|wamp/)|!2f"
+_WITHOUT_NT4_NAME = f"^({REALM_MARK}|meta/|service/|wamp/)|!2f"
 """Topics that are hidden from NetworkTables, so its clients cannot have published to them."""
 
-_SPACE_OF_REALM = f"^{SPACE}[^/]*/?"
+_SPACE_OF_REALM = f"^{REALM_MARK}[^/]*/?"
 _ESCAPED_IN_URIS = [escaped(char)[1:] for char in map(chr, range(0x3001)) if not is_plain_in_uri(char)]
 """The bytes of the characters that WAMP escapes, without the first `!`; U+3000 is Unicode's last white space."""
 
@@ -53,7 +53,7 @@ def name_of(topic: str, protocol: str) -> str:
 
 def _uri(topic: str) -> str:
     """Return a topic's URI, as `protocols.wamp.names.to_uri` does."""
-    whole = f"if(startswith({topic}, '{SPACE}'), regexp_replace({topic}, '{_SPACE_OF_REALM}', ''), {topic})"
+    whole = f"if(startswith({topic}, '{REALM_MARK}'), regexp_replace({topic}, '{_SPACE_OF_REALM}', ''), {topic})"
     name = f"regexp_replace({whole}, '{_PLAIN_MARK_IN_URIS}', '%2121')"
     for nbytes in (1, 2, 3):
         bytes_of_one = "|".join(each for each in _ESCAPED_IN_URIS if each.count("!") == nbytes - 1)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from halley.broker.names import SPACE
+from halley.broker.names import REALM_MARK
 from halley.pipeline.lake.shapes import DAY_US, to_us
 from halley.pipeline.lake.tables import UNBOUNDED
 from halley.pipeline.queries.conditions import ANYTHING, Value, among, between, every, some
@@ -180,8 +180,8 @@ def _named(computed: Computed, names: Sequence[str], *, is_whole: bool) -> str:
         known = [topic for topic in found if topic is not None]
         return among(source, known) if is_whole else some(_begins(source, each) for each in known)
 
-    of_realms = _begins(source, SPACE)  # topics of further realms, of which a URI does not say in which it is
-    has_realms = any(name.startswith(f"/{SPACE}") for name in names)
+    of_realms = _begins(source, REALM_MARK)  # topics of further realms, of which a URI does not say in which it is
+    has_realms = any(name.startswith(f"/{REALM_MARK}") for name in names)
     channels = some([topics(BAYEUX), of_realms]) if has_realms else topics(BAYEUX)
     if computed.kind == "channel":
         return channels

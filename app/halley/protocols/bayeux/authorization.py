@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from halley.broker.aging import AT_ONCE, expired, has_expired
+from halley.broker.aging import BATCH, expired, has_expired
 from halley.broker.broker import Broker
 from halley.broker.names import Pattern
 from halley.broker.policy import ANONYMOUS, SERVER, Proof, Rights
@@ -86,7 +86,7 @@ class Channels:
         A channel that has not been published to for `IDLE_S` is looked at. It stays as long again if it `is_used` by
         others, or was at the look before.
         """
-        for name, use in expired(self._uses, lambda use: use.at + IDLE_S <= now, AT_ONCE):
+        for name, use in expired(self._uses, lambda use: use.at + IDLE_S <= now, BATCH):
             has_subscriber = is_used(use.pattern)
             if has_subscriber or use.has_subscriber:
                 self._uses[name] = _Use(now, use.pattern, has_subscriber)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from halley.broker.errors import Vetoed
 from halley.broker.events import Event
-from halley.broker.names import SPACE, Match, Pattern, patterns_over
+from halley.broker.names import REALM_MARK, Match, Pattern, patterns_over
 from halley.broker.policy import Identity, Proof
 from halley.broker.sessions import Session
 from halley.protocols.bayeux.errors import DENIED_BY_NOT_GRANTING, DENIED_BY_POLICY
@@ -244,7 +244,7 @@ class Hooks:
         asked about them.
         """
         wanted = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
-        if not self.has_policy() or wanted.topic.startswith(SPACE):
+        if not self.has_policy() or wanted.topic.startswith(REALM_MARK):
             return True
         pattern = covering_channels(wanted)
         if pattern is None:
@@ -284,7 +284,7 @@ class Hooks:
         """
         topic = event.topic
         listeners = (self.value_listeners if sender.protocol == VALUES else self.listeners).over(topic)
-        if not listeners or topic.startswith(SPACE):
+        if not listeners or topic.startswith(REALM_MARK):
             return
         fields = {"channel": to_channel(topic), "data": decode_data(event.payload)}
         message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has

@@ -151,7 +151,7 @@ class Paused(Deferred):
 class AwaitTurn(Paused):
     """A long request that continues in the next turn of the loop, so that nobody waits for all of it.
 
-    It is flushed like a session with events (`broker.sessions.Outlet`), which continues the request.
+    It is flushed like a session with events (`broker.sessions.Flushable`), which continues the request.
     """
 
     is_ready = False
@@ -195,7 +195,7 @@ Outcome = Reply | Hold | AwaitHook | Deferred
 
 
 class LateOutcome:
-    """What is written to a connection outside of a flush of its session (`broker.sessions.Outlet`)."""
+    """What is written to a connection outside of a flush of its session (`broker.sessions.Flushable`)."""
 
     __slots__ = ("_connection", "_outcome", "is_ready")
 
@@ -204,6 +204,6 @@ class LateOutcome:
         self._outcome = outcome
         self.is_ready = False
 
-    def flush(self, now: float) -> Outputs:  # noqa: ARG002 - Outlet's form
+    def flush(self, now: float) -> Outputs:  # noqa: ARG002 - Flushable's form
         """Return the connection and its outcome."""
         return ((self._connection, self._outcome),)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from halley.broker.broker import Broker
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
 from halley.broker.events import Audience, Event
 from halley.broker.names import Match, Pattern
@@ -165,7 +165,7 @@ class PublishHandler:
             earlier = self._broker.commits.repeated(event, handler.now)
         except Refusal as refusal:
             raise fault_of(refusal) from None
-        if isinstance(earlier, Published) and earlier.position:
+        if isinstance(earlier, PublishResult) and earlier.position:
             reply["ext"] = {"position": earlier.position}
         elif isinstance(earlier, Pending):
             handler.hold_back(earlier, reply, message.sent)

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from halley.broker.events import Event
 from halley.broker.outbox import Outbox
-from halley.broker.sessions import Owner, Session
+from halley.broker.sessions import Session, SessionHandler
 from halley.protocols.bayeux.extensions import Acks, Replay, Timesync
 from halley.settings import Bayeux
 
@@ -133,7 +133,7 @@ class BayeuxSession(Session):
         "unsettled",
     )
 
-    def __init__(self, session_id: str, owner: Owner, outbox: Outbox, options: Bayeux) -> None:
+    def __init__(self, session_id: str, owner: SessionHandler, outbox: Outbox, options: Bayeux) -> None:
         super().__init__(session_id, "bayeux", owner, outbox)
         self.state: State = "new"
         self.cookie = ""

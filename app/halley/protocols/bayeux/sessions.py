@@ -66,7 +66,7 @@ _LOOK_S = 1.0
 
 
 class Sessions:
-    """The sessions of all clients, which it owns (`broker.sessions.Owner`), and their connects.
+    """The sessions of all clients, which it owns (`broker.sessions.SessionHandler`), and their connects.
 
     `new_id` makes the ids of sessions and browsers. `holds_by_browser` are the numbers of held connects, by the browser
     that they count for. `connects` counts connects, and `put_back` the events whose reply did not reach its socket.
@@ -122,7 +122,7 @@ class Sessions:
                     self.broker.mark_ready(session)
         reply.is_settled = True
         for event in reply.events:
-            event.holds -= 1  # `Waiting.release`, inlined
+            event.holds -= 1  # `QueuedBytes.release`, inlined
             if not event.holds:
                 self.broker.waiting.drop(event)
         reply.events = []
@@ -171,7 +171,7 @@ class Sessions:
             session.socket = None
             session.reads_until = min(session.reads_until, now + GRACE_S)
 
-    # What the broker calls (sessions.Owner)
+    # What the broker calls (sessions.SessionHandler)
 
     def due(self, session: Session, now: float) -> None:
         """Handle a deadline: the hold or the session has timed out, or the token has expired."""
@@ -226,7 +226,7 @@ class Sessions:
         return revoke(session, self.broker, self.rights, self.hooks, self.history, send)
 
     def fail(self, session: Session, now: float) -> None:
-        """End the session, and refuse a held connect: the client has to begin another (`Owner.fail`)."""
+        """End the session, and refuse a held connect: the client has to begin another (`SessionHandler.fail`)."""
         assert isinstance(session, BayeuxSession)
         socket = session.socket
         self._apply(session, "cut", now, FAULT)

@@ -428,7 +428,7 @@ class Socket:
                 self._link.write([*map(self._link.text, frames)])  # a comprehension would slow the rest down
         if not self._is_stalled():
             for event in events:
-                event.holds -= 1  # `Waiting.release`, inlined
+                event.holds -= 1  # `QueuedBytes.release`, inlined
                 if not event.holds:
                     self._engine.broker.waiting.drop(event)
             for reply in replies:

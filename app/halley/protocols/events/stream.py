@@ -48,7 +48,7 @@ UNREADABLE: Final = "history_unavailable"
 
 
 class Streams:
-    """What all streams of a server share, and the owner of their sessions (`sessions.Owner`)."""
+    """What all streams of a server share, and the owner of their sessions (`sessions.SessionHandler`)."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Streams:
         """Return the streams that are open, the oldest first."""
         return [each for each in self.broker.sessions.values() if isinstance(each, Stream)]
 
-    # sessions.Owner
+    # sessions.SessionHandler
 
     def due(self, session: Session, now: float) -> None:
         """Send a sign of life, or end the stream because its token has expired."""
@@ -115,8 +115,8 @@ class Streams:
             session.end(DENIED, now)
         return denied
 
-    def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
-        """End the stream without what waits for its reader, which comes back for it (`Owner.fail`)."""
+    def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - SessionHandler's form
+        """End the stream without what waits for its reader, which comes back for it (`SessionHandler.fail`)."""
         assert isinstance(session, Stream)
         session.break_off()
 
@@ -219,7 +219,7 @@ class Stream(Session):
         broker.mark_ready(self)
 
     def flush(self, now: float) -> Outputs:
-        """Return what waits for the reader, if it reads, or the end (`Outlet.flush`). On the hot path."""
+        """Return what waits for the reader, if it reads, or the end (`Flushable.flush`). On the hot path."""
         if self.closed is not None:
             end, link = self._end, self._link
             self._link = self._end = None
@@ -260,7 +260,7 @@ class Stream(Session):
         frames: list[bytes] = []
         broker, key = self._streams.broker, self._key
         for event in broker.take(self, now):
-            event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
+            event.holds = holds = event.holds - 1  # `QueuedBytes.release`, inlined
             if not holds:
                 broker.waiting.drop(event)
             while self._gaps and self._gaps[0].last < event.position:  # nearly never

@@ -143,14 +143,14 @@ class Nt4Engine:
         # Else they would refer to each other, and wait for the cyclic collector with the head that the client has sent.
         self.client.owner, self.client.output.session = _NOBODY, _LOST
 
-    # What the broker reports (sessions.Owner)
+    # What the broker reports (sessions.SessionHandler)
 
     def flush(self, now: float) -> Outputs:
-        """Return what is to be written to the client (`Outlet.flush`)."""
+        """Return what is to be written to the client (`Flushable.flush`)."""
         return self.flush_session(self.client, now)
 
     def flush_session(self, session: Session, now: float) -> Outputs:  # noqa: ARG002
-        """Return what is to be written to the client, with a part of its backlog (`Owner.flush_session`)."""
+        """Return what is to be written to the client, with a part of its backlog (`SessionHandler.flush_session`)."""
         tables, client, output = self._tables, self.client, self.client.output
         if len(output.backlog):
             tables.flow.delivered += output.drain_backlog()
@@ -159,20 +159,20 @@ class Nt4Engine:
         return output.take()
 
     def due(self, session: Session, now: float) -> None:
-        """Do nothing (`Owner.due`): the session has no deadline, it ends with its connection."""
+        """Do nothing (`SessionHandler.due`): the session has no deadline, it ends with its connection."""
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
+        """Do nothing (`SessionHandler.overflow`): clients get values through the tables, not by the outbox."""
 
     def too_slow(self, session: Session, now: float) -> None:
-        """Do nothing (`Owner.too_slow`): no events wait in the outbox, and the backlog has a bound of its own."""
+        """Do nothing (`SessionHandler.too_slow`): the outbox is empty, and the backlog has its own bound."""
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
-        """Take away the topics that the client's rights no longer grant (`Owner.rights_changed`)."""
+        """Take away the topics that the client's rights no longer grant (`SessionHandler.rights_changed`)."""
         return self._subscribing.rights_changed(self.client, now)
 
     def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
-        """Close the connection because of a fault (`Owner.fail`)."""
+        """Close the connection because of a fault (`SessionHandler.fail`)."""
         self._end(FAULT, "an error in the server", now, INTERNAL_ERROR)
 
     # The end
@@ -297,12 +297,12 @@ def _size(message: Any) -> int:
 
 
 class _Nobody:
-    """The owner of a session whose connection is lost (`sessions.Owner`): nothing can be written any more."""
+    """The owner of a session whose connection is lost (`sessions.SessionHandler`): nothing can be written any more."""
 
     def due(self, session: Session, now: float) -> None:
         """Do nothing: the session has ended, and its deadline with it."""
 
-    def flush_session(self, session: Session, now: float) -> Outputs:  # noqa: ARG002 - Owner's form
+    def flush_session(self, session: Session, now: float) -> Outputs:  # noqa: ARG002 - SessionHandler's form
         return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -311,7 +311,7 @@ class _Nobody:
     def too_slow(self, session: Session, now: float) -> None:
         """Do nothing: the session has ended."""
 
-    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - SessionHandler's form
         return 0
 
     def fail(self, session: Session, now: float) -> None:

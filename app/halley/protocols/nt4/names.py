@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
-from halley.broker.names import SPACE, escaped, from_segment, is_plain_in_channel, unescaped
+from halley.broker.names import REALM_MARK, escaped, from_segment, is_plain_in_channel, unescaped
 
 BASE = "/nt"
 """The path `/nt/<name>` below which NetworkTables clients connect (NA1)."""
@@ -46,7 +46,7 @@ def to_topic(name: str, max_chars: int, max_segments: int) -> str | None:
 
 def to_name(topic: str) -> str | None:
     """Return the name of a canonical topic; None for a topic that is hidden from NetworkTables."""
-    if topic.startswith((SPACE, *_OWN_BELOW)) or _SLASH_WITHIN in topic:
+    if topic.startswith((REALM_MARK, *_OWN_BELOW)) or _SLASH_WITHIN in topic:
         return None
     return "/" + "/".join(map(unescaped, topic.split("/")))
 

@@ -10,7 +10,7 @@ from math import gcd
 from halley.broker.broker import Broker
 from halley.broker.limits import text_bytes
 from halley.broker.names import Pattern
-from halley.broker.sessions import Owner, Session
+from halley.broker.sessions import Session, SessionHandler
 from halley.protocols.contract import Context, Link, user_agent_of
 from halley.protocols.nt4.messages import Subscribe
 from halley.protocols.nt4.names import V40, is_reserved
@@ -56,7 +56,9 @@ class Client(Session):
         "version",
     )
 
-    def __init__(self, name: str, owner: Owner, link: Link, context: Context, broker: Broker, options: Nt4) -> None:
+    def __init__(
+        self, name: str, owner: SessionHandler, link: Link, context: Context, broker: Broker, options: Nt4
+    ) -> None:
         super().__init__(secrets.token_hex(_ID_BYTES), "nt4", owner, broker.outbox())
         self.name = self.authid = name
         self.role = ROLE

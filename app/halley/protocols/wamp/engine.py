@@ -216,10 +216,10 @@ class WampEngine:
         elif not self._is_leaving:
             self._abort(errors.SYSTEM_SHUTDOWN, "The server is shutting down.", now)
 
-    # What the broker reports (sessions.Owner)
+    # What the broker reports (sessions.SessionHandler)
 
     def due(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
-        """End the session because its token has expired (`Owner.due`)."""
+        """End the session because its token has expired (`SessionHandler.due`)."""
         self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
 
     def take_events(self, session: Session, now: float) -> None:
@@ -242,7 +242,7 @@ class WampEngine:
         if not events:
             return
         for event in events:
-            event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
+            event.holds = holds = event.holds - 1  # `QueuedBytes.release`, inlined
             if not holds:
                 broker.waiting.drop(event)
             for subscription in event.matched:
@@ -255,7 +255,7 @@ class WampEngine:
             broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Handle an overflow of the outbox (`Owner.overflow`).
+        """Handle an overflow of the outbox (`SessionHandler.overflow`).
 
         A peer that reads gets its events now. Any other is closed as a slow consumer at the end of the turn, once the
         broker has finished its fan-out.
@@ -267,28 +267,28 @@ class WampEngine:
             self._is_too_slow = True
         self._state.broker.mark_ready(self)
 
-    def too_slow(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
-        """Close the peer as a slow consumer at the end of the turn (`Owner.too_slow`)."""
+    def too_slow(self, session: Session, now: float) -> None:  # noqa: ARG002 - SessionHandler's form
+        """Close the peer as a slow consumer at the end of the turn (`SessionHandler.too_slow`)."""
         self._is_too_slow = True
         self._state.broker.mark_ready(self)
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
-        """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
+        """Revoke the subscriptions that the session's rights no longer grant (`SessionHandler.rights_changed`)."""
         assert self.session is not None
         return self._handlers.subscribing.revoke_denied(self.session, now)
 
     def fail(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
-        """End the session and the connection without what waits to be written (`Owner.fail`)."""
+        """End the session and the connection without what waits to be written (`SessionHandler.fail`)."""
         self._frames, self._frames_bytes = [], 0
         goodbye = [GOODBYE, {"message": FAULT}, errors.KILLED]
         self._end_with([goodbye], INTERNAL_ERROR, FAULT, now, FAULT)
 
     def flush(self, now: float) -> Outputs:
-        """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`)."""
+        """Return all that is to be written to the peer at the end of this turn (`Flushable.flush`)."""
         return self.flush_session(self.session, now)
 
     def flush_session(self, session: Session | None, now: float) -> Outputs:  # noqa: ARG002
-        """Return the same because of the session's events (`Owner.flush_session`): an engine has one session.
+        """Return the same because of the session's events (`SessionHandler.flush_session`): an engine has one session.
 
         A slow consumer is closed with GOODBYE, and its waiting events are dropped.
         """

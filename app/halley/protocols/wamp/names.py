@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from halley.broker.names import SPACE, Match, Pattern, component, is_plain_in_uri, to_segment
+from halley.broker.names import REALM_MARK, Match, Pattern, component, is_plain_in_uri, to_segment
 from halley.broker.remembered import remembered
 from halley.settings import Realm, Settings
 
@@ -42,7 +42,7 @@ def is_own(uri: str) -> bool:
 
 def is_meta(pattern: Pattern) -> bool:
     """Return whether a pattern is for the router's own topics, `wamp.…`."""
-    return pattern.topic.startswith(SPACE * 2)
+    return pattern.topic.startswith(REALM_MARK * 2)
 
 
 def check_uri(uri: str, grammar: Grammar) -> None:
@@ -92,7 +92,7 @@ def own_topic(uri: str, space: str) -> str:
 @remembered()
 def to_uri(topic: str) -> str:
     """Return the URI of a canonical topic, without its space."""
-    if topic.startswith(SPACE):
+    if topic.startswith(REALM_MARK):
         topic = topic.partition("/")[2]
     if "!" not in topic:  # as in nearly all
         return topic.replace("/", ".")
@@ -105,14 +105,14 @@ def uri_of(pattern: Pattern) -> str:
     if pattern.match is not Match.PREFIX:
         return to_uri(pattern.topic)
     whole, slash, last = pattern.topic.rpartition("/")
-    if whole.startswith(SPACE) and "/" not in whole:
+    if whole.startswith(REALM_MARK) and "/" not in whole:
         return last
     return f"{to_uri(whole)}.{last}" if slash else last
 
 
 def space_of(realm: str) -> str:
     """Return the space of a realm other than the first."""
-    return SPACE + "".join(char if char.isalnum() and char.isascii() else f"!{ord(char):x}." for char in realm)
+    return REALM_MARK + "".join(char if char.isalnum() and char.isascii() else f"!{ord(char):x}." for char in realm)
 
 
 def _components(uri: str, grammar: Grammar) -> list[str]:
@@ -131,7 +131,7 @@ def _segment(text: str, grammar: Grammar) -> str:
 
 
 def _space_of(uri: str, space: str) -> str:
-    return f"{SPACE}{space or SPACE}" if is_own(uri) else space
+    return f"{REALM_MARK}{space or REALM_MARK}" if is_own(uri) else space
 
 
 def _within(topic: str, space: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from halley.broker.commits import Published
+from halley.broker.commits import PublishResult
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.traceparent import IN_WAMP
@@ -89,7 +89,7 @@ class Publishing:
             earlier = broker.commits.repeated(event, now)
             if earlier is not None:
                 acknowledgement.realm = None
-                if isinstance(earlier, Published):
+                if isinstance(earlier, PublishResult):
                     acknowledgement.published(earlier.publication)
                 else:
                     earlier.waiters.append(acknowledgement)

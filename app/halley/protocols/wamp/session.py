@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Protocol
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event, to_text
-from halley.broker.names import SPACE, Match, Pattern, matcher, span
+from halley.broker.names import REALM_MARK, Match, Pattern, matcher, span
 from halley.broker.outbox import Outbox
 from halley.broker.ports import Erasure
 from halley.broker.remembered import remembered
-from halley.broker.sessions import Owner, Session
+from halley.broker.sessions import Session, SessionHandler
 from halley.broker.shared_table import SharedTable, part_of
 from halley.protocols.contract import Context
 from halley.protocols.wamp import errors
@@ -44,7 +44,7 @@ def new_id() -> int:
     return secrets.randbelow(_LARGEST_ID) + 1
 
 
-class SessionEngine(Owner, Protocol):
+class SessionEngine(SessionHandler, Protocol):
     """The engine of a session's connection, as those see it who handle the session's requests (`engine.WampEngine`).
 
     `session` is the session that the connection has now, and None before WELCOME and after GOODBYE.
@@ -272,9 +272,9 @@ class Realm:
     def has(self, pattern: Pattern) -> bool:
         """Return whether a pattern belongs to this realm and not to another one."""
         first = pattern.topic.partition("/")[0]
-        if not first.startswith(SPACE):
+        if not first.startswith(REALM_MARK):
             return self.is_shared
-        return first in (self.space, f"{SPACE}{self.space or SPACE}")
+        return first in (self.space, f"{REALM_MARK}{self.space or REALM_MARK}")
 
 
 class _Retained(NamedTuple):
@@ -332,7 +332,7 @@ class RetainedEvents:
         return events[-limit:]
 
     def erase(self, erasure: Erasure) -> None:
-        """Drop the events that an erasure concerns (`broker.ports.Holder`)."""
+        """Drop the events that an erasure concerns (`broker.ports.Erasable`)."""
         for topic, (_, events) in tuple(self._retained.items()):
             left = [each for each in events if not erasure.concerns(topic, each.authid, each.payload)]
             if len(left) < len(events):
