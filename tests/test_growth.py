@@ -26,7 +26,7 @@ from support.remembered import PEERS_CACHES
 import halley
 from halley import is_compiled
 from halley.broker.errors import InvalidName
-from halley.host.repeated import Repeated
+from halley.host.repeated import RememberedRequest
 from halley.settings import Settings
 
 FOLDER = Path(halley.__file__).parent
@@ -323,8 +323,10 @@ def bytes_of(what, seen):
         return 0
     seen.add(id(what))
     parts = what if isinstance(what, (tuple, list, frozenset)) else ()
-    if isinstance(what, Repeated):
-        parts = [getattr(what, name) for name, found in vars(Repeated).items() if inspect.isdatadescriptor(found)]
+    if isinstance(what, RememberedRequest):
+        parts = [
+            getattr(what, name) for name, found in vars(RememberedRequest).items() if inspect.isdatadescriptor(found)
+        ]
     return sys.getsizeof(what) + sum(bytes_of(part, seen) for part in parts)
 
 

@@ -407,7 +407,7 @@ async def test_a_subscription_that_the_server_has_ended_is_given_up():
         await client.subscribe("/a")
         await client.subscribe("/b")
         rules = (Access("*", "publish", "/**"), Access("*", "subscribe", "/b"))
-        assert served.house.reloading.regrant(replace(served.house.settings, access=rules)) == (0, 1)
+        assert served.house.reloading.apply_access(replace(served.house.settings, access=rules)) == (0, 1)
         await served.until(lambda: links == [Link.REVOKED])
         served.halley.publish("/a", 1)
         served.halley.publish("/b", 2)

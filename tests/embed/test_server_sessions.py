@@ -87,7 +87,7 @@ async def test_what_a_program_subscribes_is_not_the_rules_to_take():
         for channel in ("/b", "/private/ada"):
             session.subscribe(channel)
         settings = replace(served.house.settings, access=(Access("*", "subscribe", "/news"),))
-        assert served.house.reloading.regrant(settings) == (0, 1)
+        assert served.house.reloading.apply_access(settings) == (0, 1)
         assert session.subscriptions == ["/b", "/private/ada"]
         await served.halley.publish("/private/ada", 1)
         assert await connected(wire, client_id, 1) == [1]

@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from halley.host.http import Connection
 from halley.host.listener import config_of
-from halley.host.repeated import ProxiedHeads, Repeated, head_of
+from halley.host.repeated import ProxiedHeads, RememberedRequest, head_of
 from halley.host.requests import Site
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux import fast
@@ -40,7 +40,7 @@ HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r
 
 
 def remembered(head, headers, most_bytes=1_000):
-    return Repeated.of(head, headers, most_bytes, POST, SOURCE)
+    return RememberedRequest.of(head, headers, most_bytes, POST, SOURCE)
 
 
 @pytest.mark.parametrize("nbytes", [2, 9, 10, 99, 100, 999])
@@ -317,9 +317,11 @@ class Side:
             for session in sessions:
                 session.expiry = 0.0
         elif what == "rules":
-            server.reloading.regrant(replace(server.settings, access=OTHER_RULES))
+            server.reloading.apply_access(replace(server.settings, access=OTHER_RULES))
         elif what == "withdraw":
-            server.reloading.regrant(replace(server.settings, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),)))
+            server.reloading.apply_access(
+                replace(server.settings, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),))
+            )
         elif what == "drain":
             for session in engine.sessions.drain(lambda: 1.0):
                 engine.sessions.release(session, 0.0)

@@ -142,7 +142,7 @@ class House:
         return exchange
 
     def join(self, **wishes: Any) -> Peer:
-        """Return a new peer after its handshake and first connect; `wishes` are the arguments of `Peer`."""
+        """Return a new peer after its handshake and first connect; `wishes` are the arguments of `ConnectionWriter`."""
         peer = Peer(self, **wishes)
         peer.handshake()
         peer.connect()

@@ -19,7 +19,7 @@ from halley.embed.local_session import LocalSession
 from halley.history import query
 from halley.history.rules import Rules
 from halley.host import relay
-from halley.host.repeated import ProxiedHeads, Repeated
+from halley.host.repeated import ProxiedHeads, RememberedRequest
 from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import revocation_frame
 from halley.protocols.bayeux.names import Bounds, patterns, to_channel, topics
@@ -120,7 +120,7 @@ def proxied() -> Filling:
         token = head.split(b"token: ")[1].partition(b"\r")[0].decode()
         post = PostHead(b"application/json; charset=utf-8", (token[:40],), token)
         admitted = Admitted(Endpoint(), post, ((b"x" * 27, token[:40].encode()),))
-        repeated = Repeated.of(head, head.count(b"\n") - 2, 10_000, admitted, (token[:20], "https"))
+        repeated = RememberedRequest.of(head, head.count(b"\n") - 2, 10_000, admitted, (token[:20], "https"))
         if repeated is not None:
             session = BayeuxSession("0" * 40, House().engine.sessions, Outbox(1, 1), Settings().bayeux)
             body = b'[{"channel": "/meta/connect", "clientId": "%s", "connectionType": "x", "id": "1"}]' % (b"0" * 40)

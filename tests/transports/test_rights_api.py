@@ -125,9 +125,9 @@ async def test_a_token_that_comes_first_is_read_from_then_on():
     """A reload with a token, and one that takes the last away."""
     async with serving(brisk()) as served:
         settings = served.house.settings
-        served.house.reloading.regrant(replace(settings, tokens=(ADA,)))
+        served.house.reloading.apply_access(replace(settings, tokens=(ADA,)))
         assert await unread(served) == (True, 0)
-        served.house.reloading.regrant(settings)
+        served.house.reloading.apply_access(settings)
         assert (await unread(served))[0] is False
 
 
@@ -148,9 +148,11 @@ async def test_a_role_that_nobody_can_have_is_said_at_the_start_and_with_new_rul
     async with serving(brisk(access=MEMBERS)) as served:
         assert told(served) == [(["member", "staff"], False)]
         settings = served.house.settings
-        served.house.reloading.regrant(replace(settings, tokens=(ADA,)))
+        served.house.reloading.apply_access(replace(settings, tokens=(ADA,)))
         assert told(served)[1:] == [(["staff"], True)]
-        served.house.reloading.regrant(replace(settings, tokens=(ADA,), user=(User("ann", "staff", "a2V5", "salt"),)))
+        served.house.reloading.apply_access(
+            replace(settings, tokens=(ADA,), user=(User("ann", "staff", "a2V5", "salt"),))
+        )
         assert len(told(served)) == 2
     async with serving(brisk()) as served:
         assert told(served) == []

@@ -386,7 +386,7 @@ async def test_a_stream_ends_when_its_right_is_withdrawn(tmp_path):
         stream = await StreamReader.open(served, "/events?channel=/a&channel=/b")
         other = await StreamReader.open(served, "/events/a")
         after = (Access("*", "subscribe", "/b", allow=False), *before)
-        assert served.house.reloading.regrant(replace(served.house.settings, access=after)) == (0, 1)
+        assert served.house.reloading.apply_access(replace(served.house.settings, access=after)) == (0, 1)
         assert (await stream.rest()).endswith(b'event: end\ndata: {"reason":"denied"}\n\n')
         await put(served, "still")
         assert await other.data(1) == ["still"]

@@ -231,7 +231,7 @@ async def test_what_a_rule_takes_away_depends_on_who_is_subscribed(tmp_path):
 
         house = served.house
         settings = replace(house.reloading.settings, access=OWN)
-        house.reloading.regrant(settings)
+        house.reloading.apply_access(settings)
         assert (await robot.text("unannounce"))["name"] == "/user/ada/x"
         ada = await with_ticket(served, ADAS)
         await ada.publish("user.ada.x", [7])

@@ -368,7 +368,7 @@ async def house(folder, policy=None, heard=()):
 
 def regrant(served, **after):
     """Have these settings count from now on."""
-    served.house.reloading.regrant(replace(served.house.settings, **after))
+    served.house.reloading.apply_access(replace(served.house.settings, **after))
 
 
 async def tried(tmp_path, monkeypatch, act, waits, after):

@@ -35,7 +35,7 @@ from halley.settings import Verb
 ANY = "*"
 """In a rule: every role, or every verb."""
 
-_SERVERS_ROOM = frozenset({RESERVED})
+_RESERVED_SEGMENTS = frozenset({RESERVED})
 _DEPENDS: Final = "depends"
 """Remembered in place of a decision that depends on what the client has proved, not on its role alone."""
 
@@ -150,7 +150,7 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     if _is_everything(over):
         if _in_space(what):
             return _first(what) not in own and not _is_meta(what)
-        return own <= _SERVERS_ROOM  # subscribers of /** do not receive events of /halley either
+        return own <= _RESERVED_SEGMENTS  # subscribers of /** do not receive events of /halley either
     return True
 
 
@@ -163,7 +163,7 @@ def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 def _own(verb: Verb) -> frozenset[str]:
     """The first segments that a rule for all topics leaves out."""
-    return SERVERS_OWN if verb == "publish" else _SERVERS_ROOM
+    return SERVERS_OWN if verb == "publish" else _RESERVED_SEGMENTS
 
 
 def _denies_all(denied: Pattern, allowed: Pattern, own: frozenset[str]) -> bool:

@@ -47,7 +47,7 @@ from halley.host.heads import (
     version_of,
 )
 from halley.host.peer import BETWEEN, HALF_CLOSED, IN_BODY, IN_HEAD, SHUTTING_DOWN
-from halley.host.repeated import Repeated
+from halley.host.repeated import RememberedRequest
 from halley.host.requests import Received, Serving, Site
 from halley.host.streams import Stream
 from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
@@ -422,7 +422,7 @@ class Connection(Serving):
 
     def _remembered(
         self, received: Received, admitted: Admitted, fields: dict[bytes, bytes], source: tuple[str, str]
-    ) -> Repeated | None:
+    ) -> RememberedRequest | None:
         """Return what is remembered of a request for the next one, if that may have the same head."""
         headers = self.headers
         if (
@@ -433,7 +433,7 @@ class Connection(Serving):
         ):
             return None
         limit = self.shared.limits.head_bytes
-        repeated = Repeated.of(self._window, len(headers) + self._HIDDEN_HEADERS, limit, admitted, source)
+        repeated = RememberedRequest.of(self._window, len(headers) + self._HIDDEN_HEADERS, limit, admitted, source)
         if self._is_proxy and repeated is not None:
             self._site.proxied.remember(self.address, self._window, repeated)
         return repeated

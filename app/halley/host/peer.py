@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.kernel import unread_bytes
-from halley.host.repeated import Repeated
+from halley.host.repeated import RememberedRequest
 from halley.host.responses import LENGTH_LINES, dated, head_lines, length_line, response, status_line
 from halley.host.timeouts import Requester, ServerContext
 from halley.transports.exchange import Disconnected, Exchange
@@ -47,7 +47,7 @@ IN_BODY: Final = 2
 CHUNKED: Final = (b"transfer-encoding", b"chunked")
 
 
-class Peer(Exchange):
+class ConnectionWriter(Exchange):
     """The peer of one connection; the event loop knows it as the protocol of `transport`.
 
     It is not an `asyncio.Protocol`, so that it can be native: event loops ask only whether a protocol has a buffer of
@@ -105,7 +105,7 @@ class Peer(Exchange):
         self._unparsed: bytearray | None = None
 
         # Of the request that is answered
-        self.repeated: Repeated | None = None  # it, if its head may come again
+        self.repeated: RememberedRequest | None = None  # it, if its head may come again
         self._is_answering = False  # it is complete, its response is not all written, and its peer may still read that
         self._is_begun = False  # the head of a response in pieces is written
         self._is_head = False

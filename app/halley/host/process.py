@@ -170,8 +170,8 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
         await operations.end()
     for each in (public, *side_servers, *filter(None, [operations])):
         each.abort()
-    if public.must_end:
-        telemetry.write_line(f"halley: {public.must_end}")
+    if public.fatal_error:
+        telemetry.write_line(f"halley: {public.fatal_error}")
         return _WRONG_USE
     return exit_code(public.signals)
 
@@ -202,7 +202,7 @@ def _protocol(site: Site, shared: ServerContext, certificate: Certificate | None
 class HalleyServer(HttpServer):
     """The public server, which drains before it closes. `signals` are the received ones, in order.
 
-    It also leaves by itself, as after a first signal, if the history says so: `must_end` is why then.
+    It also leaves by itself, as after a first signal, if the history says so: `fatal_error` is why then.
 
     The servers in `side_servers` start and shut down with it. `on_startup` is called when all serve.
     """
@@ -225,7 +225,7 @@ class HalleyServer(HttpServer):
             server.reloading.register(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
-        self.must_end = ""
+        self.fatal_error = ""
         self._side_servers = side_servers
         self._on_startup = on_startup
         self._server = server
@@ -265,8 +265,8 @@ class HalleyServer(HttpServer):
         self._loop.call_soon_threadsafe(self._server.reloading.reload)
 
     def _check_history(self, _now: float) -> None:
-        if not self.is_shutting_down and self._server.history.must_end:
-            self.must_end = self._server.history.must_end
+        if not self.is_shutting_down and self._server.history.fatal_error:
+            self.fatal_error = self._server.history.fatal_error
             self.begin_shutdown()
 
     def _log_soon(self, sig: int, then: str) -> None:

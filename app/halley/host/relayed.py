@@ -130,7 +130,7 @@ class RelayedConnection(Connection):
         return False
 
     def settle(self, report: Callable[[bool], None]) -> None:
-        """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
+        """Like `ConnectionWriter.settle`, but wait for the other node: it confirms what its client's kernel has."""
         if self.is_gone:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:

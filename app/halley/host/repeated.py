@@ -44,7 +44,7 @@ _ID = re.compile(rb'"id"\s*:\s*"([A-Za-z0-9]{1,64})"')
 _CONNECT = {"channel", "clientId", "connectionType", "id"}
 
 
-class Repeated:
+class RememberedRequest:
     """A POST that was parsed.
 
     `prepared` is what its `endpoint` made of its head, `cors` are the guard's headers for its response, and `source`
@@ -84,7 +84,7 @@ class Repeated:
     @classmethod
     def of(
         cls, piece: bytes, headers: int, most_bytes: int, admitted: Admitted, source: tuple[str, str]
-    ) -> Repeated | None:
+    ) -> RememberedRequest | None:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
 
         Returns None if its end is not certain, or if it would be longer than `most_bytes` or `REMEMBERED_BYTES` with
@@ -168,18 +168,18 @@ class ProxiedHeads:
     """
 
     def __init__(self, most_bytes: int = PROXIED_BYTES) -> None:
-        self.known: Remembered[tuple[str, int], tuple[Repeated, int]] = Remembered(
+        self.known: Remembered[tuple[str, int], tuple[RememberedRequest, int]] = Remembered(
             most_bytes, most_bytes, lambda key, entry: bytes_of(key) + entry[1]
         )
 
-    def remember(self, proxy: str, request: bytes, repeated: Repeated) -> None:
+    def remember(self, proxy: str, request: bytes, repeated: RememberedRequest) -> None:
         """Remember the head of a request that came from this address."""
         texts = (*repeated.prepared, repeated.source, repeated.cors)
         nbytes = repeated.head_bytes + _CONNECT_BYTES + _OBJECTS_BYTES + bytes_of(texts)
         self.known.remember(_key_of(proxy, request), (repeated, nbytes))
 
-    def recall(self, proxy: str, request: bytes) -> Repeated | None:
-        """Return what may be known of a request that comes from this address; `Repeated` decides whether it is."""
+    def recall(self, proxy: str, request: bytes) -> RememberedRequest | None:
+        """Return what may be known of a request that comes from this address; its methods decide whether it is."""
         entry = self.known.get(_key_of(proxy, request))
         return None if entry is None else entry[0]
 

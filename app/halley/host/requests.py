@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from uvicorn.server import ServerState
 
-from halley.host.peer import BETWEEN, CHUNKED, HALF_CLOSED, Peer
-from halley.host.repeated import ProxiedHeads, Repeated, head_of
+from halley.host.peer import BETWEEN, CHUNKED, HALF_CLOSED, ConnectionWriter
+from halley.host.repeated import ProxiedHeads, RememberedRequest, head_of
 from halley.host.responses import head_lines
 from halley.host.streams import PlainStream, Stream
 from halley.host.timeouts import ServerContext
@@ -74,7 +74,7 @@ class Received:
         self.expects_continue = expects_continue
         self.admitted: Admitted | None = None
         self.refusal: Rejection | None = None
-        self.repeated: Repeated | None = None
+        self.repeated: RememberedRequest | None = None
         self.body: bytes | bytearray = b""
         self.is_answered = False  # it was served, or refused, before it was complete
 
@@ -84,7 +84,7 @@ class Received:
         self.body += piece
 
 
-class Serving(Peer):
+class Serving(ConnectionWriter):
     """A connection that serves the requests which it has received; a subclass receives them."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Serving(Peer):
         self._site = site
         self._is_proxy = False
         self._has_served = False  # at least one whole request was received
-        self._known: Repeated | None = None  # the latest request that is remembered
+        self._known: RememberedRequest | None = None  # the latest request that is remembered
         self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
         self._received: Received | None = None  # the request whose body is being received
 

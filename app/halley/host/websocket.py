@@ -470,7 +470,7 @@ class WebSockets:
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
         self._deflates = deflates
-        self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
+        self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.check_interval_s)
 
     def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it.

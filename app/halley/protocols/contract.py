@@ -99,9 +99,10 @@ class Pings(NamedTuple):
 class WebSocketService:
     """How WebSockets reach a protocol: its paths and subprotocols, and the bounds of a connection.
 
-    `subprotocols` are in the order of the server's preference, each with its pings, if it has any. `look_s` is the
-    interval at which each peer is looked at: to note each message would cost more than reading it. With `reports_left`
-    a link takes frames again only when nearly all bytes have left the kernel too, where the system reports that.
+    `subprotocols` are in the order of the server's preference, each with its pings, if it has any. `check_interval_s`
+    is the interval at which each peer is looked at: to note each message would cost more than reading it. With
+    `reports_left` a link takes frames again only when nearly all bytes have left the kernel too, where the system
+    reports that.
     """
 
     paths: tuple[str, ...]
@@ -109,7 +110,7 @@ class WebSocketService:
     message_bytes: int
     pings_per_s: float
     kill_s: float
-    look_s: float
+    check_interval_s: float
     reports_left: bool = False
 
 

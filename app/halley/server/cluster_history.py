@@ -126,10 +126,10 @@ class ClusterHistory:
     @property
     def is_ready(self) -> bool:
         """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
-        return self._nats.away_s < self._options.lost_s and not (self._log.is_diverged or self.must_end)
+        return self._nats.away_s < self._options.lost_s and not (self._log.is_diverged or self.fatal_error)
 
     @property
-    def must_end(self) -> str:
+    def fatal_error(self) -> str:
         """That another node has this one's name, if it goes on with that (`Members.taken_by`)."""
         other = self._members.taken_by
         return name_taken(self._options.node, other) if other else ""

@@ -49,7 +49,7 @@ class FolderLog:
     """
 
     is_ready = True
-    must_end = ""
+    fatal_error = ""
     reasons: tuple[str, ...] = "disk", "free_bytes", "moved"
 
     def __init__(

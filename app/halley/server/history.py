@@ -29,7 +29,7 @@ class ClosedLog:
     is_ready = True
     """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
 
-    must_end = ""
+    fatal_error = ""
     """Why the server has to end, a line for its operator; "" if it has not."""
 
     refusal = ""

@@ -17,7 +17,7 @@ from halley.configuration.protection import NotProtected, check_protected, check
 from halley.protocols.contract import Part
 from halley.settings import Settings
 
-AT_ONCE = ("access", "tokens", "user")
+RELOADABLE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""
 
 
@@ -48,7 +48,7 @@ class Reloading(Part):
             except Exception as error:  # noqa: BLE001 - the others must still be read
                 telemetry.fault("reload", error)
 
-    def regrant(self, settings: Settings) -> tuple[int, int]:
+    def apply_access(self, settings: Settings) -> tuple[int, int]:
         """Have the access rules, tokens and users of `settings` count from now on; all else must be as before.
 
         Returns the numbers of sessions that have ended, and of other sessions' subscriptions that have. Raises
@@ -89,9 +89,9 @@ class SettingsFiles:
             later = self._changed(found)
             if later:
                 telemetry.log.warning("restart_needed", settings=later)
-            settings = replace(self._reloading.settings, **{name: getattr(found.settings, name) for name in AT_ONCE})
+            settings = replace(self._reloading.settings, **{name: getattr(found.settings, name) for name in RELOADABLE})
             check(settings, found.places)  # the new rules with all that only a restart would change
-            sessions, subscriptions = self._reloading.regrant(settings)
+            sessions, subscriptions = self._reloading.apply_access(settings)
         except BadSettings as bad:
             telemetry.log.error("reload_failed", what="settings", problems=[*map(str, bad.problems)])
         except NotProtected as bad:
@@ -110,4 +110,4 @@ class SettingsFiles:
     def _changed(self, found: Configuration) -> list[str]:
         """The names of other settings that have changed since the server was started."""
         before = self._started.values
-        return [key for key, value in found.values.items() if key not in AT_ONCE and value != before[key]]
+        return [key for key, value in found.values.items() if key not in RELOADABLE and value != before[key]]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.fast import FastPath, usual
-from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Request, Transport
+from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Misdirected, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.settings import Settings
@@ -124,7 +124,7 @@ class Polling(Endpoint):
         exchange.endpoint = _Script(self, callback)
         cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
         request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
-        request.has_odd_numbers = batch.has_odd_numbers
+        request.has_big_numbers = batch.has_big_numbers
         try:
             outcome = self._engine.receive(request, monotonic())
         except Misdirected as misdirected:
@@ -142,7 +142,7 @@ class Polling(Endpoint):
         else:
             batch = messages_of_body(body, content_type, self._limits)
             request = Request(batch.messages, _LONG_POLLING, exchange, cookies, context, address)
-            request.has_odd_numbers = batch.has_odd_numbers
+            request.has_big_numbers = batch.has_big_numbers
         if token is not None:
             request.token = token
         if traceparent is not None:
@@ -188,7 +188,7 @@ class Polling(Endpoint):
         self._sessions.delayed(reply, monotonic())
         exchange.settle(partial(_report, self._sessions, reply))
 
-    def _wait(self, exchange: Exchange, outcome: Outcome | Cut) -> None:
+    def _wait(self, exchange: Exchange, outcome: Outcome | Abort) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
         if isinstance(outcome, Hold):
             if exchange.is_over:
@@ -198,7 +198,7 @@ class Polling(Endpoint):
                 exchange.waiting = outcome
         elif isinstance(outcome, AwaitHook):
             await_hooks(self._engine, exchange, outcome, _no_head)
-        elif isinstance(outcome, Cut):
+        elif isinstance(outcome, Abort):
             exchange.cut(outcome.reason)
 
     def _more(self, reply: Reply, scheme: str) -> tuple[Header, ...]:

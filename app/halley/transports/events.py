@@ -26,15 +26,15 @@ from halley.broker.policy import Identities, Rights
 from halley.broker.ports import Query
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.names import META, SERVICE, to_pattern
-from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
+from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Outcome, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.protocols.events.messages import LINES, SSE, WITH_POSITION_EVENTS, Form
-from halley.protocols.events.protocol import Beginning, Events
+from halley.protocols.events.protocol import Events, StartPosition
 from halley.protocols.events.stream import LATER_S
 from halley.settings import Settings
 from halley.transports.api.archive import unread
 from halley.transports.api.identity import Caller, caller_by, reader_of
-from halley.transports.api.parameters import bad_parameter, number_of, pairs_of, single, whole
+from halley.transports.api.parameters import bad_parameter, int_param, number_of, pairs_of, unique_params
 from halley.transports.api.responses import PRIVATE
 from halley.transports.bodies import value_of_body
 from halley.transports.exchange import Endpoint, Exchange, HeadOf, Note, fail, while_connected
@@ -86,13 +86,13 @@ _STATUSES: Final = {402: 403, 404: 403, 405: 400, 412: 409}
 """The statuses for codes of Bayeux's errors that mean something else in HTTP."""
 
 
-class Asked(NamedTuple):
+class StreamRequest(NamedTuple):
     """What a request for a stream asks for; `last` is the number of events before it that it is to begin with."""
 
-    beginning: Beginning
+    beginning: StartPosition
     last: int
     form: Form
-    can_come_back: bool
+    reconnects: bool
     """Whether the client names `text/event-stream`, and gets it: it comes back when its stream ends."""
 
 
@@ -160,7 +160,7 @@ class EventsEndpoint(ProtocolEndpoint):
             asked = self._read(known.own_path[len(PATH) :], pairs, known)
         exchange.run(self._answer(exchange, asked, caller, known), head)
 
-    async def _answer(self, exchange: Exchange, asked: Asked, caller: Caller, head: Head) -> None:
+    async def _answer(self, exchange: Exchange, asked: StreamRequest, caller: Caller, head: Head) -> None:
         """Admit a request for a stream, and begin that. Raises `Rejection`, `Disconnected`."""
         headers = _STREAMS[asked.form]
         try:
@@ -172,7 +172,7 @@ class EventsEndpoint(ProtocolEndpoint):
             else:
                 self._stream(exchange, asked, beginning, caller, head)
         except Rejection as rejection:
-            if rejection.status != 503 or not asked.can_come_back or head.method == "HEAD":
+            if rejection.status != 503 or not asked.reconnects or head.method == "HEAD":
                 raise
             self._note(rejection, head)
             exchange.respond(200, headers, asked.form.later(LATER_S), self._more(exchange))
@@ -191,7 +191,7 @@ class EventsEndpoint(ProtocolEndpoint):
 
     # Streams
 
-    def _read(self, channel: str, pairs: list[tuple[str, str]], head: Head) -> Asked:
+    def _read(self, channel: str, pairs: list[tuple[str, str]], head: Head) -> StreamRequest:
         """Parse a request for a stream. Raises `Rejection`."""
         accept = head.fields.get(b"accept", b"").decode("latin-1")
         form = form_of(accept)
@@ -202,13 +202,13 @@ class EventsEndpoint(ProtocolEndpoint):
         pairs = [pair for pair in pairs if pair[0] not in ("channel", *LAST_IDS)]
         if can_come_back:
             pairs = [pair for pair in pairs if pair[0] in EXPECTED]
-        given = single(pairs, EXPECTED, KNOWN)
+        given = unique_params(pairs, EXPECTED, KNOWN)
         if given.get("positions", "event") != "event":
             raise bad_parameter("positions", EXPECTED["positions"])
         if "positions" in given:
             form = WITH_POSITION_EVENTS[form]
         after, last, log = self._start(given, next(filter(None, reversed(ids)), ""))
-        return Asked(Beginning(patterns, after, log), last, form, can_come_back)
+        return StreamRequest(StartPosition(patterns, after, log), last, form, can_come_back)
 
     def _start(self, given: Mapping[str, str], last_id: str) -> tuple[int | None, int, str | None]:
         """After which position a stream begins, how many events before it, and of which log. Raises `Rejection`."""
@@ -216,9 +216,9 @@ class EventsEndpoint(ProtocolEndpoint):
         if "after_position" in given and "last" in given:
             raise Rejection(400, CONTRADICTION)
         if "after_position" in given:
-            after = whole(given, "after_position", EXPECTED["after_position"], 0)
+            after = int_param(given, "after_position", EXPECTED["after_position"], 0)
         if "last" in given:
-            last = min(whole(given, "last", EXPECTED["last"], 0), self._settings.history.page_events)
+            last = min(int_param(given, "last", EXPECTED["last"], 0), self._settings.history.page_events)
         if log == "":
             raise bad_parameter("log", EXPECTED["log"])
         if not last_id:
@@ -246,7 +246,9 @@ class EventsEndpoint(ProtocolEndpoint):
         _check_open_to_clients(name)
         return pattern
 
-    async def _beginning_of(self, exchange: Exchange, asked: Asked, caller: Caller, head: Head) -> Beginning:
+    async def _beginning_of(
+        self, exchange: Exchange, asked: StreamRequest, caller: Caller, head: Head
+    ) -> StartPosition:
         """Check that a client may have a stream, and find where it begins, if it is to be one (GET).
 
         Raises `Rejection`, `Disconnected`.
@@ -263,7 +265,7 @@ class EventsEndpoint(ProtocolEndpoint):
             beginning = await while_connected(exchange, self._before_last(exchange, asked, caller))
         return beginning
 
-    async def _before_last(self, exchange: Exchange, asked: Asked, caller: Caller) -> Beginning:
+    async def _before_last(self, exchange: Exchange, asked: StreamRequest, caller: Caller) -> StartPosition:
         """Where a stream begins with the last events that a client asked for. Raises `Rejection` (503).
 
         They may be seldom, and the log is long: so it is searched page by page, each in its turn, for
@@ -290,7 +292,9 @@ class EventsEndpoint(ProtocolEndpoint):
         broker.hits["last_pages"] += 1
         return asked.beginning._replace(after=at, log=None, is_short=True)
 
-    def _stream(self, exchange: Exchange, asked: Asked, beginning: Beginning, caller: Caller, head: Head) -> None:
+    def _stream(
+        self, exchange: Exchange, asked: StreamRequest, beginning: StartPosition, caller: Caller, head: Head
+    ) -> None:
         """Begin a stream. Raises `Rejection`."""
         link = exchange.stream()
         caller.require_still()
@@ -321,7 +325,7 @@ class EventsEndpoint(ProtocolEndpoint):
         pairs = pairs_of(query_string) if query_string else []
         caller, token = self._caller(token, pairs, address)
         if pairs:
-            single([pair for pair in pairs if pair[0] != "access_token"], {}, NONE_TAKEN)
+            unique_params([pair for pair in pairs if pair[0] != "access_token"], {}, NONE_TAKEN)
         if len(channel) < 2:
             raise Rejection(400, f"expected {PATH}/CHANNEL")
         _check_open_to_clients(channel)
@@ -332,13 +336,13 @@ class EventsEndpoint(ProtocolEndpoint):
         if keys:
             fields["ext"] = {"idempotency_key": keys[0].decode("latin-1")}
         request = Request([fields], Transport.LONG_POLLING, exchange, (), head, address)
-        request.has_odd_numbers = has_odd_numbers
+        request.has_big_numbers = has_odd_numbers
         request.token, request.visitor = token, caller.proof
         request.traceparent = traceparent
         exchange.endpoint = _Published(self, caller, head)
         exchange.write(self._engine.receive(request, monotonic()))
 
-    def wait(self, exchange: Exchange, outcome: Outcome | Cut, head: HeadOf) -> None:
+    def wait(self, exchange: Exchange, outcome: Outcome | Abort, head: HeadOf) -> None:
         """Await the hook of the program that a publish waits for; what else it waits for writes the outcome later."""
         if isinstance(outcome, AwaitHook):
             await_hooks(self._engine, exchange, outcome, head)

@@ -14,11 +14,11 @@ from halley.broker.remembered import remembered
 from halley.settings import Settings, is_loopback
 from halley.transports.head import UNCACHED, Head, Header
 
-_TAKEN = (
+_ALLOWED_HEADERS = (
     b"accept, authorization, cache-control, content-type, idempotency-key, last-event-id, pragma, traceparent, "
     b"tracestate, x-requested-with"
 )
-_PREFLIGHT = ((b"access-control-allow-methods", b"POST, GET"), (b"access-control-allow-headers", _TAKEN))
+_PREFLIGHT = ((b"access-control-allow-methods", b"POST, GET"), (b"access-control-allow-headers", _ALLOWED_HEADERS))
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _ORIGIN = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#@\\]+)(?=[/?#]|\Z)", re.IGNORECASE)
 """The origin of a URL, and its host; a URL with a user has none here, nor one that browsers and Python split apart."""

@@ -109,7 +109,7 @@ class Poll:
         self._answer_receiver()
 
     @property
-    def has_news(self) -> bool:
+    def has_output(self) -> bool:
         """Whether a receive can be answered immediately."""
         return self._is_settled and (bool(self._waiting) or self.is_ending or self._is_lost)
 
@@ -164,7 +164,7 @@ class Poll:
             self._answer_receiver()
 
     def _answer_receiver(self) -> None:
-        if self.receiver is not None and self.has_news:
+        if self.receiver is not None and self.has_output:
             self._answer(self)
 
 
@@ -343,10 +343,10 @@ class WampEndpoint(ProtocolEndpoint):
         poll.received_at = now = monotonic()
         if poll.receiver is not None:
             self._end_receive(poll)
-        if self._is_draining and not poll.has_news:
+        if self._is_draining and not poll.has_output:
             poll.lose(now)
         poll.receiver = exchange
-        if poll.has_news:
+        if poll.has_output:
             self._answer(poll)
         elif exchange.is_over:
             self.lost(exchange, poll)

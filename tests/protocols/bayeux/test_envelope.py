@@ -160,7 +160,7 @@ def test_long_channel_is_not_echoed(house):
 def test_number_out_of_range_is_refused(house):
     """A message with a number that not every protocol can carry is refused; the other messages are served (S11)."""
     odd = publish("/a", {"x": [OutOfRange()]})
-    first, second = house.send(odd, publish("/a", 1), has_odd_numbers=True).messages
+    first, second = house.send(odd, publish("/a", 1), has_big_numbers=True).messages
     assert (first["successful"], first["error"]) == (False, "400::number_out_of_range")
     assert second["successful"] is True
 

@@ -23,7 +23,7 @@ from halley.broker.ports import Durability
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.contract import Close
 from halley.protocols.events.messages import SSE, WITH_POSITION_EVENTS
-from halley.protocols.events.protocol import Beginning, Events
+from halley.protocols.events.protocol import Events, StartPosition
 from halley.protocols.events.stream import Streams
 from halley.settings import Events as Options
 from halley.settings import History, Limits
@@ -97,7 +97,9 @@ class House:
         """Open a stream, and return it with its link, to which its first message was written."""
         link = Link()
         patterns = tuple(to_pattern(name, Bounds(255, 32)) for name in names)
-        stream, first = self.events.open_stream(Beginning(patterns, after, log), link, form, ANONYMOUS, HEAD, self.now)
+        stream, first = self.events.open_stream(
+            StartPosition(patterns, after, log), link, form, ANONYMOUS, HEAD, self.now
+        )
         link.written += first
         return stream, link
 

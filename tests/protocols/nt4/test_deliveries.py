@@ -2,7 +2,7 @@
 
 A client that subscribed with `all` gets each of a topic's values once and in order; any other client ends with the
 newest. No client gets its own values, except as the last value when it subscribes (NA37, NA38, NA50 to NA56). Each
-`Peer` asserts by itself that a topic is announced before its values and has none after its unannounce.
+`ConnectionWriter` asserts by itself that a topic is announced before its values and has none after its unannounce.
 """
 
 from collections import Counter

@@ -20,7 +20,7 @@ from halley.broker.broker import Broker
 from halley.broker.names import Pattern
 from halley.broker.policy import ANONYMOUS, SERVER, Proof, Rights
 from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.hooks import Checks, Hooks, Refused
 from halley.protocols.bayeux.messages import Message
 from halley.protocols.bayeux.names import Bounds, patterns
@@ -112,11 +112,11 @@ class Authorization:
         message: Message,
         visitor: Proof = ANONYMOUS,
     ) -> Steps:
-        """Check that a session may do what the rules have allowed it, or without one the `visitor`. Raises `Fault`.
+        """Check that a session may do what the rules have allowed it, or without one the `visitor`.
 
-        `wanted` are the channels or patterns, by name. The first to use a channel also needs the permission to create
-        it. If others have had their turn since the message was begun, the session must still be there, and the rules
-        are asked again: what follows must not wait.
+        Raises `BayeuxError`. `wanted` are the channels or patterns, by name. The first to use a channel also needs the
+        permission to create it. If others have had their turn since the message was begun, the session must still be
+        there, and the rules are asked again: what follows must not wait.
         """
         message.sender = visitor if session is None else session
         hooks, (denied, create_denied) = self._hooks, _DENIALS[verb]
@@ -132,22 +132,22 @@ class Authorization:
         if session is None:
             handler.visitor()
         elif session.closed is not None:
-            raise Fault(errors.SESSION_UNKNOWN)
+            raise BayeuxError(errors.SESSION_UNKNOWN)
         for pattern in wanted.values():
             self.check_rules(session, verb, pattern, visitor)
 
     def check_rules(
         self, session: BayeuxSession | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS
     ) -> None:
-        """Check that the rules let a session do something, or without one the `visitor`. Raises `Fault`."""
+        """Check that the rules let a session do something, or without one the `visitor`. Raises `BayeuxError`."""
         rights = self._rights
         if not rights.may(session, verb, what, visitor):
             denied, _ = _DENIALS[verb]
             is_by_setting = session is None and verb == "publish" and rights.needs_session(visitor)
-            raise Fault(denied.format(errors.DENIED_BY_SETTING if is_by_setting else errors.DENIED_BY_POLICY))
+            raise BayeuxError(denied.format(errors.DENIED_BY_SETTING if is_by_setting else errors.DENIED_BY_POLICY))
 
     def may_handshake(self, handler: RequestHandler, session: BayeuxSession, message: Message) -> Steps:
-        """Check that the policy lets a client have a session. Raises `Fault`."""
+        """Check that the policy lets a client have a session. Raises `BayeuxError`."""
         message.sender = session
         yield from self._pass(handler, self._hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
 
@@ -171,7 +171,7 @@ class Authorization:
     def listen(self, session: BayeuxSession | None, topic: str, message: Message, payload: bytes) -> bool:
         """Let the channel's listeners see a message, change its data, or veto it.
 
-        `payload` is the data as JSON text. Returns True if there were any listeners. Raises `Fault` on a veto.
+        `payload` is the data as JSON text. Returns True if there were any listeners. Raises `BayeuxError` on a veto.
         """
         listeners = self._hooks.listeners.over(topic)
         if not listeners:
@@ -180,17 +180,17 @@ class Authorization:
             self._hooks.ask_listeners(listeners, session, message, payload)
         except Refused as refused:
             error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
-            raise Fault(error, refused.advice, refused.ext) from None
+            raise BayeuxError(error, refused.advice, refused.ext) from None
         return True
 
     def serve(self, handler: RequestHandler, session: BayeuxSession | None, topic: str, message: Message) -> Steps:
-        """Let the channel's services answer the sender. Raises `Fault`."""
+        """Let the channel's services answer the sender. Raises `BayeuxError`."""
         for service in self._hooks.services.over(topic):
             try:
                 answer = yield from self._call(handler, service, session, message)
             except Refused as refused:
                 reason = refused.reason or errors.DENIED_BY_POLICY
-                raise Fault(errors.PUBLISH_DENIED.format(reason), refused.advice, refused.ext) from None
+                raise BayeuxError(errors.PUBLISH_DENIED.format(reason), refused.advice, refused.ext) from None
             if answer is None:
                 continue
             try:
@@ -199,7 +199,7 @@ class Authorization:
                 self._hooks.report("service", error)
 
     def _pass(self, handler: RequestHandler, checks: Checks, denied: str) -> Steps:
-        """Make the program's checks, waiting where they have to; `denied` is the error's text. Raises `Fault`."""
+        """Make the program's checks, waiting where they have to; `denied` is the error's text. Raises `BayeuxError`."""
         try:
             awaitable = next(checks)
             while True:
@@ -208,7 +208,7 @@ class Authorization:
         except StopIteration:
             return
         except Refused as refused:
-            raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
+            raise BayeuxError(denied.format(refused.reason), refused.advice, refused.ext) from None
 
     def _call(
         self, handler: RequestHandler, service: Callable[..., Any], session: BayeuxSession | None, message: Message

@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     """
 
     messages: list[dict[str, Any]]
-    has_odd_numbers: bool
+    has_big_numbers: bool
     text: bytes = b""
 
 
@@ -54,11 +54,11 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Malformed`."""
     messages: list[dict[str, Any]] = []
     nodes = 0
-    has_odd_numbers = False
+    has_big_numbers = False
     for text in texts:
         value, is_odd, count = value_of(text, limits)
         nodes += count
-        has_odd_numbers = has_odd_numbers or is_odd
+        has_big_numbers = has_big_numbers or is_odd
         found = value if isinstance(value, list) else [value]
         for message in found:
             if not isinstance(message, dict):
@@ -70,4 +70,4 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
         if len(messages) > limits.messages or nodes > limits.nodes:
             limit = "messages" if len(messages) > limits.messages else "nodes"
             raise TooManyMessages("too many messages or values", limit)
-    return Batch(messages, has_odd_numbers)
+    return Batch(messages, has_big_numbers)

@@ -24,7 +24,7 @@ from halley.broker.policy import Identities, NoIdentities, Rights
 from halley.broker.ports import Page, Query, Reader
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization, Channels
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.extensions import Timesync
 from halley.protocols.bayeux.fast import FastPath
 from halley.protocols.bayeux.handshake import HandshakeHandler
@@ -222,14 +222,14 @@ class BayeuxEngine:
                     replies.append({})
                 else:
                     replies.append((yield from self._answer(handler, message)))
-            except Fault as fault:
+            except BayeuxError as fault:
                 replies.append(
                     self.replies.refusal_within_rate(handler.session, fields, fault, handler.address, handler.now)
                 )
         return (yield from self._finish(handler, connects))
 
     def _answer(self, handler: RequestHandler, message: Message) -> Steps:
-        """Handle any message but a handshake or connect, and return its reply. Raises `Fault`."""
+        """Handle any message but a handshake or connect, and return its reply. Raises `BayeuxError`."""
         channel = message.channel
         handler.has_paused = False
         reply = reply_to(message.sent, successful=True)
@@ -243,7 +243,7 @@ class BayeuxEngine:
             reply["clientId"] = session.id
             self.sessions.leave(session, handler.now, by_client=True)
         elif channel == HANDSHAKE:
-            raise Fault(errors.HANDSHAKE_NOT_FIRST)
+            raise BayeuxError(errors.HANDSHAKE_NOT_FIRST)
         else:
             yield from self._publishes.publish(handler, message, reply)
         return reply
@@ -261,7 +261,7 @@ class BayeuxEngine:
         for place, message in connects:
             try:
                 hold = self._hold_of(handler, message)
-            except Fault as fault:
+            except BayeuxError as fault:
                 replies[place] = self.replies.refusal(session, message.sent, fault)
                 continue
             hold.carries_events = is_last = place == connects[-1][0]
@@ -273,7 +273,7 @@ class BayeuxEngine:
             if self.sessions.connect(hold, handler.now):
                 return hold
             if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
-                replies[place] = self.replies.refusal(session, message.sent, Fault(errors.SESSION_UNKNOWN))
+                replies[place] = self.replies.refusal(session, message.sent, BayeuxError(errors.SESSION_UNKNOWN))
                 continue
             spent_bytes = handler.reply_bytes() if is_last and len(hold.session.outbox) else 0
             replies[place], events = self.sessions.connect_reply(hold, handler.now, spent_bytes)
@@ -287,11 +287,11 @@ class BayeuxEngine:
         return reply
 
     def _hold_of(self, handler: RequestHandler, message: Message) -> Hold:
-        """Make the hold that a connect asks for. Raises `Fault`."""
+        """Make the hold that a connect asks for. Raises `BayeuxError`."""
         session = handler.session_of(message)
         offered = self.replies.connection_types
         if message.fields.get("connectionType") not in offered:
-            raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(offered)))
+            raise BayeuxError(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(offered)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
         kind = kind_of_hold(handler.request.transport)
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)

@@ -111,7 +111,7 @@ def takes_token(error: str) -> bool:
     return error.endswith(_names_and_rights) and f":{RateLimited.reason}:" not in error
 
 
-class Fault(Exception):
+class BayeuxError(Exception):
     """A message that is refused: the reply's error text, and the `advice` and `ext` that a hook adds to it."""
 
     def __init__(self, error: str, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None) -> None:
@@ -133,6 +133,6 @@ _texts: tuple[tuple[type[Refusal], str], ...] = (
 )
 
 
-def fault_of(refusal: Refusal) -> Fault:
+def fault_of(refusal: Refusal) -> BayeuxError:
     """The error for an event that the broker or the log refused, or of which the log has not reported the result."""
-    return Fault(next(text for kind, text in _texts if isinstance(refusal, kind)).format(refusal))
+    return BayeuxError(next(text for kind, text in _texts if isinstance(refusal, kind)).format(refusal))

@@ -16,7 +16,7 @@ from orjson import loads as loads_quickly
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.policy import Identities
-from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.errors import BayeuxError, fault_of
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ECHOED_CHARS, ReplyMessage, is_id, reply_to
 from halley.protocols.bayeux.names import CONNECT, META, SERVICE
@@ -97,7 +97,7 @@ class FastPath:
         It has one message, which has exactly the fields that a connect or a publish needs, and concerns no hook of the
         program. So it need not be read field by field, and there is nothing to wait for but the disk.
         """
-        if self._extensions or request.has_odd_numbers:
+        if self._extensions or request.has_big_numbers:
             return None
         client_id, message_id = fields.get("clientId"), fields.get("id")
         if type(client_id) is not str or request.session is not None:
@@ -149,7 +149,7 @@ class FastPath:
         """Publish the message of a usual request."""
         try:
             pending = self._publishes.publish_usual(request, session, fields, now)
-        except Fault as fault:
+        except BayeuxError as fault:
             reply = self.replies.refusal_within_rate(session, fields, fault, request.address, now)
             return self.reply_to_publish(request, session, reply, now)
         if pending is not None:
@@ -159,7 +159,7 @@ class FastPath:
         return self.reply_to_publish(request, session, publish_reply(fields), now)
 
     def publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> ReplyMessage | None:
-        """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
+        """Handle a usual publish among other messages, and return its reply. Raises `BayeuxError`.
 
         Returns None, without any effect, if the message is another, or waits for one of the program's hooks.
         """
@@ -172,7 +172,7 @@ class FastPath:
             or not is_id(fields.get("id"))
             or not self._is_usual_publish(fields)
             or self._extensions
-            or request.has_odd_numbers
+            or request.has_big_numbers
         ):
             return None
         pending = self._publishes.publish_usual(request, session, fields, handler.now)
@@ -222,13 +222,13 @@ class FastPath:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = session.spare
+        hold = session.reusable_hold
         if kind is not None:
             hold = kind(session, connection, message_id, session.hold_s)
         elif hold is None:
             hold = Hold(session, connection, message_id, session.hold_s)
         else:
-            session.spare = None
+            session.reusable_hold = None
             hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
         return hold if self.sessions.connect(hold, now) else self.sessions.reply_to_connect(hold, now)
 

@@ -16,7 +16,7 @@ from halley.broker.events import Event
 from halley.broker.policy import Identities, proved_by
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.extensions import Acks, Timesync
 from halley.protocols.bayeux.messages import Message, reply_to
 from halley.protocols.bayeux.outcomes import Request, Steps, Transport
@@ -65,9 +65,9 @@ class HandshakeHandler:
             arrived_s = sessions.wall_s(handler.now)
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
-                raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
+                raise BayeuxError(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
             if not self._identities.is_current(session.proof.credential):  # withdrawn while a policy was awaited
-                raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
+                raise BayeuxError(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
             if replies.advisor.is_draining:  # checked last: a drain may have begun while the policy was awaited
                 raise TooManySessions
             if (message.ext or {}).get("ack") is True:
@@ -75,12 +75,12 @@ class HandshakeHandler:
             if session.closed is None:  # a program may have ended it by now, and again as it is opened
                 sessions.open(session, handler.now)
             if session.closed is not None:
-                raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_POLICY))
+                raise BayeuxError(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_POLICY))
         except AtCapacity:
             busy = Reply([], None, [], request.connection)
             busy.status, busy.is_last = 503, replies.advisor.is_draining
             return busy
-        except Fault as fault:
+        except BayeuxError as fault:
             return replies.make(None, [replies.refusal(None, fields, fault)], [], handler.now, request.connection)
         finally:
             self._abandon(session)
@@ -101,7 +101,7 @@ class HandshakeHandler:
         return session
 
     def _identify(self, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
-        """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
+        """Set the identity of a new session from its handshake's token, if there is one. Raises `BayeuxError`."""
         token = _token_of(message)
         if token is None:
             token = request.token
@@ -109,11 +109,11 @@ class HandshakeHandler:
             return
         is_url = request.transport is Transport.CALLBACK_POLLING
         if is_url and self._identities.accept_tokens:  # a URL ends up in logs, histories and Referer headers
-            raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
+            raise BayeuxError(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
         try:
             proof = proved_by(token, self._identities, self._sessions.wall_s(now))
         except TokenRefused as refused:
-            raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
+            raise BayeuxError(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
         session.prove(proof, self._sessions.broker.clock_offset_s)
 
     def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_s: float) -> Reply:
@@ -148,13 +148,13 @@ class HandshakeHandler:
 
 
 def negotiate(message: Message, ours: Sequence[str]) -> None:
-    """Check that client and server share a protocol version and a connection type of `ours`. Raises `Fault`."""
+    """Check that client and server share a protocol version and a connection type of `ours`. Raises `BayeuxError`."""
     newest, oldest = (message.fields.get(name) for name in ("version", "minimumVersion"))
     if _version(newest) < _version(_OUR_VERSION) or (oldest is not None and _version(oldest) > _version(_OUR_VERSION)):
-        raise Fault(errors.VERSION_UNSUPPORTED)
+        raise BayeuxError(errors.VERSION_UNSUPPORTED)
     offered = message.fields.get("supportedConnectionTypes")
     if not isinstance(offered, list) or not any(name in ours for name in offered if isinstance(name, str)):
-        raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
+        raise BayeuxError(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
 
 
 def _token_of(message: Message) -> object:
@@ -167,13 +167,13 @@ def _token_of(message: Message) -> object:
 
 
 def _version(text: object) -> tuple[int, list[tuple[int, str]]]:
-    """Parse a version for comparison (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`.
+    """Parse a version for comparison (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `BayeuxError`.
 
     Elements are compared by the number that they begin with, then by the rest; those that are missing equal 0.
     """
     match = _VERSION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise Fault(errors.VERSION_UNSUPPORTED)
+        raise BayeuxError(errors.VERSION_UNSUPPORTED)
     elements = [(int(digits or 0), rest) for digits, rest in _ELEMENT.findall(match[2])]
     while elements and elements[-1] == (0, ""):
         elements.pop()

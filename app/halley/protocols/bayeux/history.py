@@ -29,7 +29,7 @@ from halley.broker.ports import Log, NobodyReads, Page, Query, Reader
 from halley.broker.replaying import gaps_of, give_page, go_live, removed
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.extensions import Replay, span
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message
@@ -92,7 +92,7 @@ class Replayer:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
 
         `ext` is the subscribe's. Patterns that a replaying session is already subscribed to, and for which the
-        subscribe gives no position, are left out. Raises `Fault` if any of the positions is invalid.
+        subscribe gives no position, are left out. Raises `BayeuxError` if any of the positions is invalid.
         """
         log = self._broker.commits.log
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
@@ -166,7 +166,7 @@ class Replayer:
         """Whether a session has yet to read a part of the history."""
         return session.cursor is not None and not session.cursor.is_live
 
-    def has_news(self, session: BayeuxSession) -> bool:
+    def has_output(self, session: BayeuxSession) -> bool:
         """Whether a connect must be answered without an event, so that the client connects again or learns of a gap."""
         return self.is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
 
@@ -298,6 +298,6 @@ def _reader(hold: Hold) -> Reader:
     return Reader(Reader.of(session).sharer, is_there)
 
 
-def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
+def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> BayeuxError:
     starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
-    return Fault(errors.REPLAY_INVALID.format(value if type(value) is int else "?"), ext={"replay_start": starts})
+    return BayeuxError(errors.REPLAY_INVALID.format(value if type(value) is int else "?"), ext={"replay_start": starts})

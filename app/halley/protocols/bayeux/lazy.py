@@ -36,28 +36,28 @@ class Laziness:
         """Make an event lazy that is to be delivered."""
         self.is_used = event.is_lazy = True
 
-    def rests(self, session: BayeuxSession, now: float) -> bool:
+    def is_deferred(self, session: BayeuxSession, now: float) -> bool:
         """Whether something waits for a session, and all of it is lazy and may wait for longer.
 
-        That is until `session.rests_until`, which becomes the deadline of a held connect. Each event is looked at once:
-        those up to `session.rested` were lazy then. The time runs from an event's publication, so that it goes on while
-        no connect is held.
+        That is until `session.lazy_deadline`, which becomes the deadline of a held connect. Each event is looked at
+        once: those up to `session.last_lazy` were lazy then. The time runs from an event's publication, so that it goes
+        on while no connect is held.
         """
         queue, until = session.outbox.queue, inf
         if not (self.is_used and queue) or session.outbox.conflated is not None:
             return False
         for event in reversed(queue):
-            if event is session.rested:
-                until = min(until, session.rests_until)
+            if event is session.last_lazy:
+                until = min(until, session.lazy_deadline)
                 break
             wait_s = self._wait_s(event)
             if wait_s == 0:
-                session.rested = None
+                session.last_lazy = None
                 return False
             event.is_lazy = True  # by a rule: its wait is not a delay (`flow.py`)
             published_at = event.time_us / 1_000_000 - self._broker.clock_offset_s
             until = min(until, published_at + wait_s, now + wait_s)  # another server's clock may be ahead
-        session.rested, session.rests_until = queue[-1] if until > now else None, until
+        session.last_lazy, session.lazy_deadline = queue[-1] if until > now else None, until
         if until <= now:
             return False
         if session.held is not None and until < session.deadline:
@@ -67,7 +67,7 @@ class Laziness:
     def begin(self, hold: Hold, now: float) -> None:
         """Note when a hold ends that has begun, and that lazy events may have been waiting for it."""
         hold.until = now + hold.wait_s
-        self.rests(hold.session, now)
+        self.is_deferred(hold.session, now)
 
     def are_due(self, session: BayeuxSession, now: float) -> bool:
         """Whether a session's deadline is that of lazy events and not of its hold; what is due leaves in this turn."""

@@ -1,7 +1,7 @@
 """Bayeux messages: validation of received JSON objects, and encoding of replies and events.
 
-The fields of a `Message` have the right types and are not checked again. A field of the wrong type raises a `Fault`,
-which becomes the reply to that message; it never makes the request fail.
+The fields of a `Message` have the right types and are not checked again. A field of the wrong type raises a
+`BayeuxError`, which becomes the reply to that message; it never makes the request fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halley.broker.remembered import remembered
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.binary import data_of_bytes
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.contract import Context
 
@@ -75,7 +75,7 @@ class Message:
     def __init__(
         self, fields: dict[str, Any], context: HttpContext | None = None, sent: dict[str, Any] | None = None
     ) -> None:
-        """Validate `fields`; `sent` is given if an extension may have changed them. Raises `Fault`."""
+        """Validate `fields`; `sent` is given if an extension may have changed them. Raises `BayeuxError`."""
         self.fields = fields
         self.sent = fields if sent is None else sent
         self.context = context
@@ -83,19 +83,19 @@ class Message:
         self.sender: Session | Proof = ANONYMOUS
         self.id = fields.get("id")
         if not is_id(self.id) and self.id is not None:
-            raise Fault(errors.MESSAGE_ID_INVALID)
+            raise BayeuxError(errors.MESSAGE_ID_INVALID)
         channel = fields.get("channel")
         if not isinstance(channel, str):
-            raise Fault(errors.CHANNEL_MISSING if channel is None else errors.CHANNEL_INVALID)
+            raise BayeuxError(errors.CHANNEL_MISSING if channel is None else errors.CHANNEL_INVALID)
         client_id = fields.get("clientId")
         if client_id is not None and not isinstance(client_id, str):
-            raise Fault(errors.SESSION_UNKNOWN)
+            raise BayeuxError(errors.SESSION_UNKNOWN)
         ext = fields.get("ext")
         if ext is not None and not isinstance(ext, dict):
-            raise Fault(errors.EXT_INVALID)
+            raise BayeuxError(errors.EXT_INVALID)
         advice = fields.get("advice")
         if advice is not None and not isinstance(advice, dict):
-            raise Fault(errors.ADVICE_INVALID)
+            raise BayeuxError(errors.ADVICE_INVALID)
         self.channel: str = channel
         self.client_id: str | None = client_id
         self.ext: dict[str, Any] | None = ext
@@ -110,22 +110,25 @@ class Message:
         return sender.identity("http", address) if isinstance(sender, Proof) else sender.identity(address)
 
     def milliseconds(self, name: str) -> float | None:
-        """A number from the client's advice in milliseconds, at least 0; None if there is none. Raises `Fault`."""
+        """A number from the client's advice in milliseconds, at least 0; None if there is none.
+
+        Raises `BayeuxError`.
+        """
         value = (self.advice or {}).get(name)
         if value is None:
             return None
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise Fault(errors.ADVICE_INVALID)
+            raise BayeuxError(errors.ADVICE_INVALID)
         return max(0.0, float(value))
 
     def subscriptions(self) -> list[str]:
-        """The names in a subscribe or unsubscribe; never empty. Raises `Fault`."""
+        """The names in a subscribe or unsubscribe; never empty. Raises `BayeuxError`."""
         value = self.fields.get("subscription")
         if value is None:
-            raise Fault(errors.SUBSCRIPTION_MISSING)
+            raise BayeuxError(errors.SUBSCRIPTION_MISSING)
         names = value if isinstance(value, list) else [value]
         if not names or not all(isinstance(name, str) for name in names):
-            raise Fault(errors.SUBSCRIPTION_INVALID)
+            raise BayeuxError(errors.SUBSCRIPTION_INVALID)
         return names
 
 

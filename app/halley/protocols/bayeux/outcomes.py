@@ -59,7 +59,7 @@ class Request:
     `context` is the HTTP request for use by hooks, if there is one, or makes it when it is needed; `address` is where
     it came from, which is that of the context where it is not given. `session` is set by local sessions. `token` is
     that of `Authorization: Bearer`, for a POST and a WebSocket only; `traceparent` is the header of that name, for a
-    POST only. With `has_odd_numbers` the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is
+    POST only. With `has_big_numbers` the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is
     the identity that it proves, or `refused` why it proves none. The transport sets `is_paused` where it is to know
     when the engine, which continues the request by itself, has handled the last of its messages: the engine takes it
     back then.
@@ -69,7 +69,7 @@ class Request:
     session: BayeuxSession | None = None
     token: str | None = None
     traceparent: bytes | None = None
-    has_odd_numbers = False
+    has_big_numbers = False
     is_paused = False
     visitor: Proof | None = None
     refused: TokenRefused | None = None
@@ -175,7 +175,7 @@ class Misdirected(Exception):
         self.request = request
 
 
-class Cut:
+class Abort:
     """In place of an outcome: close the connection at once, for a `reason` in one word.
 
     Mostly a newer connect has replaced the one on it. A WebSocket may also get a `Close`, which is written behind the
@@ -199,7 +199,7 @@ class LateOutcome:
 
     __slots__ = ("_connection", "_outcome", "is_ready")
 
-    def __init__(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
+    def __init__(self, connection: Any, outcome: Outcome | Abort | Close) -> None:
         self._connection = connection
         self._outcome = outcome
         self.is_ready = False

@@ -31,7 +31,7 @@ from halley.broker.traceparent import IN_BAYEUX
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.binary import bytes_of
-from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.errors import BayeuxError, fault_of
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.idempotency import KEY, key_digest
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
@@ -74,14 +74,14 @@ class PublishHandler:
         self._authorization = authorization
 
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
-        """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
+        """Publish a message; `reply` is completed now, or when the event is settled. Raises `BayeuxError`."""
         channel, request = message.channel, handler.request
         topic = self._topic(channel)
         session, visitor = None, ANONYMOUS
         if message.client_id is not None or request.session is not None:
             session = handler.session_of(message)
         elif request.transport is Transport.CALLBACK_POLLING:  # a <script> must not publish
-            raise Fault(errors.SESSION_UNKNOWN)
+            raise BayeuxError(errors.SESSION_UNKNOWN)
         else:
             visitor = handler.visitor()
         is_service = channel.startswith(SERVICE)
@@ -119,7 +119,7 @@ class PublishHandler:
     ) -> Pending | None:
         """Publish as `publish` does where there is no `ext`, no token and no hook. Returns the event if it is pending.
 
-        Raises `Fault`.
+        Raises `BayeuxError`.
         """
         event = self._event(session, self._topic(fields["channel"]), fields["data"])
         if request.traceparent is not None:
@@ -128,7 +128,7 @@ class PublishHandler:
         return self._issue(event, session, session or request, now)
 
     def _event(self, session: BayeuxSession | None, topic: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
-        """Make the event, if the session may publish it, or without one the visitor. Raises `Fault`."""
+        """Make the event, if the session may publish it, or without one the visitor. Raises `BayeuxError`."""
         payload = self._encode(data)
         if not self._rights.may(session, "publish", topic, visitor):
             self._authorization.check_rules(session, "publish", topic, visitor)
@@ -139,17 +139,20 @@ class PublishHandler:
     def _check_rate(
         self, request: Request, session: BayeuxSession | None, now: float, authid: str | None = None
     ) -> None:
-        """Check that a session, or without one the request's address or `authid`, may publish now. Raises `Fault`."""
+        """Check that a session, or without one the request's address or `authid`, may publish now.
+
+        Raises `BayeuxError`.
+        """
         address = "" if session is not None else request.address
         try:
             self._broker.check_publish(session, address, now, authid)
         except RateLimited as refusal:
-            raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
+            raise BayeuxError(errors.PUBLISH_DENIED.format(refusal.reason)) from None
         except Refusal:
-            raise Fault(errors.OVERLOADED) from None
+            raise BayeuxError(errors.OVERLOADED) from None
 
     def _issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> Pending | None:
-        """Publish an event through the broker, and return it if it is pending. Raises `Fault`.
+        """Publish an event through the broker, and return it if it is pending. Raises `BayeuxError`.
 
         Events of one `source` stay in order.
         """
@@ -185,21 +188,21 @@ class PublishHandler:
         own = self._key(message, KEY)
         keys, authid = self._broker.commits.keys, event.authid
         if not keys.has(authid, after, now) and not (own and keys.has(authid, own, now)):
-            raise Fault(errors.PREDECESSOR_UNKNOWN)
+            raise BayeuxError(errors.PREDECESSOR_UNKNOWN)
 
     def _key(self, message: Message, name: str) -> str | None:
         key = (message.ext or {}).get(name)
         if key is None:
             return None
         if not isinstance(key, str):
-            raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
+            raise BayeuxError(errors.IDEMPOTENCY_KEY_INVALID)
         try:
             return self._broker.check_key(key)
         except BadKey:
-            raise Fault(errors.IDEMPOTENCY_KEY_INVALID) from None
+            raise BayeuxError(errors.IDEMPOTENCY_KEY_INVALID) from None
 
     def _audience(self, message: Message) -> Audience | None:
-        """The audience in `ext.audience`; None if it does not restrict. Raises `Fault`.
+        """The audience in `ext.audience`; None if it does not restrict. Raises `BayeuxError`.
 
         Each name is kept once and in order, so that equal audiences are the same text in the log.
         """
@@ -207,12 +210,12 @@ class PublishHandler:
         if value is None:
             return None
         if not isinstance(value, dict) or not value.keys() <= _AUDIENCE_FIELDS:
-            raise Fault(errors.AUDIENCE_INVALID)
+            raise BayeuxError(errors.AUDIENCE_INVALID)
         named = {field: _names(names) for field, names in value.items() if names is not None}
         try:
             return self._broker.check_audience(Audience(**named))
         except AudienceTooLong:
-            raise Fault(errors.AUDIENCE_INVALID) from None
+            raise BayeuxError(errors.AUDIENCE_INVALID) from None
 
     def _take_bytes(self, message: Message) -> bool:
         """Whether a message has just bytes; its data is then what stands for these in all protocols."""
@@ -222,48 +225,48 @@ class PublishHandler:
         return text is not None
 
     def _details(self, ext: dict[str, Any], without: str) -> str | None:
-        """The fields of `ext` that subscribers get, as a JSON object; None if there are none. Raises `Fault`."""
+        """The fields of `ext` that subscribers get, as a JSON object; None if there are none. Raises `BayeuxError`."""
         named = {name: ext[name] for name in self._forwarded if name in ext and name != without}
         try:
             if any(len(encode_data(value)) > _FORWARDED_BYTES for value in named.values()):
-                raise Fault(errors.EXT_TOO_LARGE)
+                raise BayeuxError(errors.EXT_TOO_LARGE)
             return encode_data(named).decode() if named else None
         except TypeError as error:
             raise self._no_json(error) from None
 
     def _topic(self, channel: str) -> str:
-        """The topic of a channel that can be published to. Raises `Fault`."""
+        """The topic of a channel that can be published to. Raises `BayeuxError`."""
         try:
             topic = self._to_topic(channel)
         except InvalidName as refusal:
             if is_wildcard(channel) and is_pattern(channel, self._bounds):
-                raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel)) from None
+                raise BayeuxError(errors.CHANNEL_IS_WILDCARD.format(channel)) from None
             self._broker.counted(refusal)
-            raise Fault(errors.CHANNEL_INVALID) from None
+            raise BayeuxError(errors.CHANNEL_INVALID) from None
         if topic[:4] == "meta" and (topic == "meta" or channel.startswith(META)):  # the slice is for speed
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
+            raise BayeuxError(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
         return topic
 
     def _data(self, message: Message) -> object:
         if message.data is ABSENT:
-            raise Fault(errors.DATA_MISSING)
+            raise BayeuxError(errors.DATA_MISSING)
         return message.data
 
     def _encode(self, data: object) -> bytes:
-        """Data as JSON text. Raises `Fault` if it is too large."""
+        """Data as JSON text. Raises `BayeuxError` if it is too large."""
         try:
             payload = encode_data(data)
         except TypeError as error:
             raise self._no_json(error) from None
         if len(payload) > self._broker.limits.data_bytes:
             self._broker.hits["data_bytes"] += 1
-            raise Fault(errors.DATA_TOO_LARGE)
+            raise BayeuxError(errors.DATA_TOO_LARGE)
         return payload
 
-    def _no_json(self, error: TypeError) -> Fault:
+    def _no_json(self, error: TypeError) -> BayeuxError:
         """Report an extension that is at fault: the received message was JSON."""
         self._hooks.report("extension.incoming", error)
-        return Fault(errors.MESSAGE_DELETED)
+        return BayeuxError(errors.MESSAGE_DELETED)
 
 
 def is_pattern(channel: str, bounds: Bounds) -> bool:
@@ -277,5 +280,5 @@ def is_pattern(channel: str, bounds: Bounds) -> bool:
 
 def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise Fault(errors.AUDIENCE_INVALID)
+        raise BayeuxError(errors.AUDIENCE_INVALID)
     return tuple(sorted(set(value)))

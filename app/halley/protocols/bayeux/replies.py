@@ -20,7 +20,7 @@ from halley.broker.broker import Broker
 from halley.broker.errors import RateLimited
 from halley.broker.events import Event
 from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import (
     ReplyMessage,
@@ -102,7 +102,9 @@ class Advisor:
         """Advice for a client that has no session on this server."""
         return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
 
-    def for_refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any] | None:
+    def for_refusal(
+        self, session: BayeuxSession | None, fields: dict[str, Any], fault: BayeuxError
+    ) -> dict[str, Any] | None:
         """The advice in the reply to a message that is refused, if there is any.
 
         `fields` are the message as it was sent, and `session` is the request's, if there is one. A client whose session
@@ -129,14 +131,14 @@ class Advisor:
     def interval_s(self, hold: Hold) -> float:
         """The seconds that a client is to wait after the reply to `hold`."""
         own_s = hold.session.own_interval_s
-        return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
+        return max(own_s, self._options.browser_interval_s) if hold.has_other_clients else own_s
 
     def for_reply(self, hold: Hold, interval_s: float) -> dict[str, Any]:
         """The advice in the reply to `hold`, after which its client is to wait for `interval_s`."""
         session = hold.session
         if self.is_draining:
             return {**self.advice(session), "interval": _ms(self.drain_interval())}
-        if not hold.is_crowded:
+        if not hold.has_other_clients:
             session.announced_hold_s, session.announced_interval_s = session.hold_s, interval_s
             return self.advice(session)
         session.forget_advice()  # this is for one connect only
@@ -219,7 +221,7 @@ class Replies:
 
         `spent_bytes` are those of the answer's replies.
         """
-        events = self.fitting(session, self._broker.take(session, now), spent_bytes, is_script=is_script)
+        events = self.limit_to_reply(session, self._broker.take(session, now), spent_bytes, is_script=is_script)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
@@ -227,7 +229,7 @@ class Replies:
                 self._broker.waiting.hold(event)
         return events
 
-    def fitting(
+    def limit_to_reply(
         self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
     ) -> list[Event]:
         """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
@@ -244,7 +246,7 @@ class Replies:
 
     def to_connect(self, hold: Hold, more: dict[str, Any]) -> dict[str, Any]:
         """The reply to a connect whose session continues, with `more` fields."""
-        message = begin_reply(hold, successful=not hold.is_crowded or self._options.browser_interval_s != 0)
+        message = begin_reply(hold, successful=not hold.has_other_clients or self._options.browser_interval_s != 0)
         message["clientId"] = hold.session.id
         return message | more
 
@@ -291,16 +293,16 @@ class Replies:
         return ext
 
     def refusal_within_rate(
-        self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, address: str, now: float
+        self, session: BayeuxSession | None, fields: dict[str, Any], fault: BayeuxError, address: str, now: float
     ) -> dict[str, Any]:
         """Make the reply to a message that is refused; beyond the rate of refusals, that it comes too fast."""
         if not errors.takes_token(fault.error) or self._broker.rates.admit_refusal(session, address, now):
             return self.refusal(session, fields, fault)
-        fault = Fault(errors.denial(str(fields.get("channel")), RateLimited.reason))
+        fault = BayeuxError(errors.denial(str(fields.get("channel")), RateLimited.reason))
         return self.refusal(session, fields, fault, is_reported=False)
 
     def refusal(
-        self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault, *, is_reported: bool = True
+        self, session: BayeuxSession | None, fields: dict[str, Any], fault: BayeuxError, *, is_reported: bool = True
     ) -> dict[str, Any]:
         """Make the reply to a message that is refused; count that, and report denials to the hooks if `is_reported`.
 

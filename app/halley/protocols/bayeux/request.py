@@ -12,7 +12,7 @@ from halley.broker.names import Pattern
 from halley.broker.pending import Pending
 from halley.broker.policy import Identities, Identity, Proof, proved_by
 from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.errors import BayeuxError, fault_of
 from halley.protocols.bayeux.hooks import Fields, Refused
 from halley.protocols.bayeux.idempotency import sent_digest
 from halley.protocols.bayeux.messages import Message, ReplyMessage, encode, encode_data
@@ -88,10 +88,10 @@ class RequestHandler:
                 self._sessions.keep_alive(session, self.now)
 
     def session_of(self, message: Message) -> BayeuxSession:
-        """The session of a message. Raises `Fault` if it has none."""
+        """The session of a message. Raises `BayeuxError` if it has none."""
         session = self._session_if_known(message)
         if session is None:
-            raise Fault(errors.SESSION_UNKNOWN)
+            raise BayeuxError(errors.SESSION_UNKNOWN)
         return session
 
     def _session_if_known(self, message: Message) -> BayeuxSession | None:
@@ -101,19 +101,19 @@ class RequestHandler:
         return self.session if self.session is not None and self.session.closed is None else None
 
     def read(self, fields: dict[str, Any]) -> Message:
-        """Check one message and pass it through the extensions. Raises `Fault`."""
+        """Check one message and pass it through the extensions. Raises `BayeuxError`."""
         message = Message(fields, self.request.context)
-        if self.request.has_odd_numbers and has_out_of_range(fields):
-            raise Fault(errors.NUMBER_OUT_OF_RANGE)
+        if self.request.has_big_numbers and has_out_of_range(fields):
+            raise BayeuxError(errors.NUMBER_OUT_OF_RANGE)
         return self._extended(message) if self._sessions.hooks.extensions else message
 
     def _extended(self, message: Message) -> Message:
-        """Pass a message through the extensions. Raises `Fault`."""
+        """Pass a message through the extensions. Raises `BayeuxError`."""
         fields, context, session = message.fields, message.context, self._session_if_known(message)
         digest = sent_digest(message, reads_bytes=self._sessions.options.bytes == "z85")
 
         def identify() -> Identity:
-            with suppress(Fault):
+            with suppress(BayeuxError):
                 message.sender = session or self.visitor()
             return message.identity
 
@@ -121,9 +121,9 @@ class RequestHandler:
             changed = self._sessions.hooks.incoming(session, Fields(fields, context, identify))
         except Refused as refused:
             error = errors.denial(message.channel, refused.reason)
-            raise Fault(error, refused.advice, refused.ext) from None
+            raise BayeuxError(error, refused.advice, refused.ext) from None
         if changed is None:
-            raise Fault(errors.MESSAGE_DELETED)
+            raise BayeuxError(errors.MESSAGE_DELETED)
         extended = Message(changed, context, sent=fields)
         extended.sent_digest = digest
         return extended
@@ -131,7 +131,7 @@ class RequestHandler:
     def visitor(self) -> Proof:
         """What a request without a session has proved; checked once a request, since a signature costs time.
 
-        Raises `Fault`, also if the token has been withdrawn since.
+        Raises `BayeuxError`, also if the token has been withdrawn since.
         """
         request = self.request
         if request.visitor is None and request.refused is None:
@@ -140,7 +140,7 @@ class RequestHandler:
             except TokenRefused as refused:
                 request.refused = refused
         if request.visitor is None or not self._identities.is_current(request.visitor.credential):
-            raise Fault(errors.PUBLISH_DENIED.format((request.refused or TokenRefused).reason))
+            raise BayeuxError(errors.PUBLISH_DENIED.format((request.refused or TokenRefused).reason))
         return request.visitor
 
     def answer(self, session: BayeuxSession | None, message: Message, data: Any) -> None:

@@ -122,13 +122,13 @@ class BayeuxSession(Session):
         "hold_s",
         "interval_s",
         "is_bound",
+        "last_lazy",
+        "lazy_deadline",
         "max_interval_s",
         "open_batches",
         "replay",
-        "rested",
-        "rests_until",
+        "reusable_hold",
         "socket",
-        "spare",
         "state",
         "unsettled",
     )
@@ -141,7 +141,7 @@ class BayeuxSession(Session):
         self.is_bound = False
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
-        self.spare: Hold | None = None  # an answered one, for the next connect
+        self.reusable_hold: Hold | None = None  # an answered one, for the next connect
         self.socket: Any = None  # the WebSocket (`socket.py`) that its latest connect or its handshake came by, if any
         self.unsettled: Reply | None = None  # the reply with events that is not known to be written
         self.delayed = 0  # replies that are on their way because the client reads more slowly than they were written
@@ -156,8 +156,8 @@ class BayeuxSession(Session):
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
         self.attributes: dict[str, Any] = {}
-        self.rested: Event | None = None  # the last event in the outbox that is known to be lazy (`lazy.py`)
-        self.rests_until = inf  # when the first of the events up to it has waited for as long as it may
+        self.last_lazy: Event | None = None  # the last event in the outbox that is known to be lazy (`lazy.py`)
+        self.lazy_deadline = inf  # when the first of the events up to it has waited for as long as it may
         self.active_at = inf  # when its client last did something else than connect
         self.handle: object = None  # the embedding API's object for this session
 
@@ -227,7 +227,7 @@ class BayeuxSession(Session):
     def clear(self) -> None:
         """Drop the events of a session that has ended, also those that were sent and not acknowledged."""
         super().clear()
-        self.spare = None
+        self.reusable_hold = None
         if self.acks is not None:
             self.outbox.release(self.acks.acknowledge(self.acks.batch))
 
@@ -239,9 +239,9 @@ class Hold:
 
     `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0; `until` is when its hold ends. `browser` is the
-    one that the hold is counted for, empty until it is held; `is_crowded` if it is not held because its browser has as
-    many held connects as it may, or if a connect elsewhere has taken its session. `is_script` is whether the answer
-    will be a script (JSONP); `socket` is the WebSocket that it came by, if it did.
+    one that the hold is counted for, empty until it is held; `has_other_clients` if it is not held because its browser
+    has as many held connects as it may, or if a connect elsewhere has taken its session. `is_script` is whether the
+    answer will be a script (JSONP); `socket` is the WebSocket that it came by, if it did.
     """
 
     is_script: ClassVar[bool] = False
@@ -250,7 +250,7 @@ class Hold:
         "browser",
         "carries_events",
         "connection",
-        "is_crowded",
+        "has_other_clients",
         "message_id",
         "session",
         "socket",
@@ -268,7 +268,7 @@ class Hold:
         self.wants_advice = False
         self.timesync: Timesync | None = None
         self.browser = ""
-        self.is_crowded = False
+        self.has_other_clients = False
         self.carries_events = True
         self.until = 0.0
         self.socket: Any = None

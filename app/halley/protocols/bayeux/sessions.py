@@ -35,7 +35,7 @@ from halley.protocols.bayeux.outcomes import (
     CALLBACK_POLLING,
     LONG_POLLING,
     WEBSOCKET,
-    Cut,
+    Abort,
     LateOutcome,
     Outcome,
     Request,
@@ -133,7 +133,7 @@ class Sessions:
         if not reply.is_settled and session is not None and session.closed is None:
             session.forget_advice()  # its advice may not have arrived either
             self.history.settled(reply, is_written=False)
-            session.rested = None
+            session.last_lazy = None
             if session.acks is None:
                 events, reply.events = reply.events, []
                 session.outbox.put_back(events)
@@ -186,7 +186,7 @@ class Sessions:
     def flush_session(self, session: Session, now: float) -> Outputs:
         """Write the new events, or answer a held connect with them, or because there is news of a replay."""
         assert isinstance(session, BayeuxSession)
-        if self.laziness.is_used and self.laziness.rests(session, now) and not self._has_news(session, now):
+        if self.laziness.is_used and self.laziness.is_deferred(session, now) and not self._has_news(session, now):
             return ()
         if session.socket is not None and session.is_pushed:
             session.socket.push(session, now)
@@ -349,7 +349,7 @@ class Sessions:
         is_full = self._most_holds <= self.holds_by_browser.get(session.browser, 0)
         if is_full and waits and session.state == "idle" and hold.socket is None:
             self.broker.hits["holds_per_browser"] += 1
-            hold.is_crowded = hold.wants_advice = True
+            hold.has_other_clients = hold.wants_advice = True
             waits = False
         if self._inactive_s and now - session.active_at > self._inactive_s and session.state == "idle":
             self._transition(session, "poll", now, hold)
@@ -360,15 +360,15 @@ class Sessions:
 
     def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Make the reply to a connect whose session continues, with its events; other replies have `spent_bytes`."""
-        more, events = self._terms_and_events(hold, now, spent_bytes)
+        more, events = self._advice_and_events(hold, now, spent_bytes)
         return self.replies.to_connect(hold, more), events
 
-    def _terms_and_events(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
+    def _advice_and_events(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Take the events that go with the reply to a connect, and return its advice and `ext`; few have any."""
         session = hold.session
         more: dict[str, Any] = {}
         interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
-        if hold.is_crowded:
+        if hold.has_other_clients:
             interval_s = self.advisor.interval_s(hold)
         if (
             session.announced_interval_s != interval_s
@@ -388,7 +388,7 @@ class Sessions:
         elif session.acks is None:
             events = self.broker.take(session, now)
             if len(events) > 1:
-                events = self.replies.fitting(session, events, spent_bytes, is_script=hold.is_script)
+                events = self.replies.limit_to_reply(session, events, spent_bytes, is_script=hold.is_script)
         else:
             events = self.replies.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
@@ -405,7 +405,7 @@ class Sessions:
     def reply_to_connect(self, hold: Hold, now: float) -> Reply:
         """Make the response to a connect that was sent alone."""
         session, message_id = hold.session, hold.message_id
-        more, events = self._terms_and_events(hold, now)
+        more, events = self._advice_and_events(hold, now)
         if more or type(message_id) is not str or self._extensions or self._has_timestamps:
             reply = self.replies.make(session, [self.replies.to_connect(hold, more)], events, now, hold.connection)
         else:  # the same text; neither id has anything to escape (`messages.is_id`)
@@ -446,14 +446,14 @@ class Sessions:
         else:
             self.send(request.connection, outcome)
 
-    def send(self, connection: Any, outcome: Outcome | Cut | Close) -> None:
+    def send(self, connection: Any, outcome: Outcome | Abort | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
         self.broker.mark_ready(LateOutcome(connection, outcome))
 
     def _cut_off(self, reply: Reply, reason: str) -> None:
         """Take back a reply that is not all written, and cut its connection."""
         self.take_back(reply)
-        self.send(reply.connection, Cut(reason))
+        self.send(reply.connection, Abort(reason))
 
     def _end_slow(self, session: BayeuxSession, now: float) -> None:
         socket = session.socket
@@ -473,12 +473,12 @@ class Sessions:
         if (
             (outbox.queue or outbox.conflated is not None)
             and session.unsettled is None
-            and not self.laziness.rests(session, now)
+            and not self.laziness.is_deferred(session, now)
         ):
             return not session.is_pushed
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
-        return session.cursor is not None and self.history.has_news(session)
+        return session.cursor is not None and self.history.has_output(session)
 
     # Transitions
 
@@ -488,7 +488,7 @@ class Sessions:
             held.wants_advice = False
         elif held.socket is not None or hold.socket is not None:
             # Two tabs would take the session from each other without a pause.
-            held.is_crowded = held.wants_advice = True
+            held.has_other_clients = held.wants_advice = True
         self._apply(held.session, "replaced", now)
 
     def _apply(self, session: BayeuxSession, trigger: Trigger, now: float, reason: str = EXPIRED) -> None:
@@ -518,11 +518,11 @@ class Sessions:
                     reply = self.reply_to_connect(held, now)
                     is_usual = type(held) is Hold and held.timesync is None and not held.wants_advice
                     if is_usual:  # as the next one may be
-                        held.connection, session.spare = None, held
+                        held.connection, session.reusable_hold = None, held
                     return reply
                 reply = self._last_reply(held, action, now, reason)
             except Exception:
-                self.send(held.connection, Cut(FAULT))  # its client would wait for an answer that never comes
+                self.send(held.connection, Abort(FAULT))  # its client would wait for an answer that never comes
                 raise
             finally:
                 if state == "closed":

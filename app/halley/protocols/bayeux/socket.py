@@ -38,7 +38,7 @@ from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.fast import usual
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import HANDSHAKE
-from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome, Paused, Request, Transport, Verdict
+from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Misdirected, Outcome, Paused, Request, Transport, Verdict
 from halley.protocols.bayeux.publishing import is_publish
 from halley.protocols.bayeux.relayed import MOST_RELAYED, SUCCEEDED, Relay, Relayed, RelayedRequest
 from halley.protocols.bayeux.replies import framed
@@ -192,7 +192,7 @@ class Socket:
             return
         request = Request(messages, Transport.WEBSOCKET, self, self._cookies, self._context)
         request.token = self._token
-        request.has_odd_numbers = message.has_odd_numbers
+        request.has_big_numbers = message.has_big_numbers
         if self._session is None and any(is_publish(fields.get("channel")) for fields in messages):
             self._sockets.hellos.restart(self, now)
         try:
@@ -294,7 +294,7 @@ class Socket:
         if not self.is_over:
             self._sockets.hellos.restart(self, now)
 
-    def write(self, outcome: Outcome | Cut | Close) -> None:
+    def write(self, outcome: Outcome | Abort | Close) -> None:
         """Take an outcome that comes later than its request."""
         request = self._request
         if type(outcome) is AwaitHook:
@@ -304,7 +304,7 @@ class Socket:
             self._drop(outcome)
         elif type(outcome) is Reply:
             self._reply(outcome)
-        elif type(outcome) is Cut:
+        elif type(outcome) is Abort:
             self._end(ABNORMAL, outcome.reason, self._now)
         elif isinstance(outcome, Close):
             self._end(outcome.code, outcome.reason, self._now)
@@ -382,7 +382,7 @@ class Socket:
         while (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
             events = broker.take(session, now)
             if len(events) > 1:
-                events = self._engine.replies.fitting(session, events, 0, is_script=False)
+                events = self._engine.replies.limit_to_reply(session, events, 0, is_script=False)
             elif not events:
                 break
             if not self._has_sent(session, events, now):
@@ -453,7 +453,7 @@ class Socket:
         limits = self._engine.broker.limits
         messages = usual(data, limits)
         if messages is not None:
-            return Batch(messages, has_odd_numbers=False, text=data)
+            return Batch(messages, has_big_numbers=False, text=data)
         try:
             return parse((data,), limits)._replace(text=data)
         except Malformed as wrong:
@@ -569,7 +569,7 @@ class Socket:
             self._sockets.hellos.restart(self, now)
         self._order_relayed()
 
-    def _drop(self, outcome: Outcome | Cut | Close) -> None:
+    def _drop(self, outcome: Outcome | Abort | Close) -> None:
         """Give back an outcome that came after the end."""
         sessions = self._engine.sessions
         session: BayeuxSession | None = None

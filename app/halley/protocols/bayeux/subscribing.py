@@ -9,7 +9,7 @@ from halley.broker.errors import InvalidName, Refusal
 from halley.broker.names import Pattern
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
-from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import Message
@@ -39,7 +39,7 @@ class SubscribeHandler:
     def subscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
         """Subscribe to all of a message's names or none (A46): all are checked before the first takes effect.
 
-        Raises `Fault`.
+        Raises `BayeuxError`.
         """
         session = handler.session_of(message)
         wanted: dict[str, Pattern] = {}
@@ -48,7 +48,7 @@ class SubscribeHandler:
                 yield from handler.next_turn()
             pattern = self._pattern(name)
             if pattern.topic.partition("/")[0] == "meta":
-                raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
+                raise BayeuxError(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
             self._authorization.check_rules(session, "subscribe", pattern)
             if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
                 wanted[name] = pattern
@@ -66,7 +66,7 @@ class SubscribeHandler:
             reply["ext"] = ext
 
     def unsubscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
-        """End the subscriptions to a message's names. Raises `Fault`."""
+        """End the subscriptions to a message's names. Raises `BayeuxError`."""
         session = handler.session_of(message)
         reply["clientId"] = session.id
         patterns: dict[str, Pattern] = {}
@@ -75,7 +75,7 @@ class SubscribeHandler:
                 yield from handler.next_turn()
             patterns[name] = self._pattern(name)
         if session.closed is not None:  # it ended meanwhile
-            raise Fault(errors.SESSION_UNKNOWN)
+            raise BayeuxError(errors.SESSION_UNKNOWN)
         self.remove(session, patterns)
 
     def add(
@@ -83,7 +83,7 @@ class SubscribeHandler:
     ) -> dict[str, Any] | None:
         """Subscribe a session to patterns, by name; one that replays begins to at the positions that `ext` asks for.
 
-        Returns the `ext` of the reply, if there is one. Raises `Fault` for positions that are not valid.
+        Returns the `ext` of the reply, if there is one. Raises `BayeuxError` for positions that are not valid.
         """
         positions = self._history.requested_offsets(session, ext, wanted)
         reply_ext = None if positions is None else self._history.seek(session, positions)
@@ -115,11 +115,11 @@ class SubscribeHandler:
         try:
             self._broker.check_capacity(session, patterns)
         except Refusal as refusal:
-            raise Fault(errors.SUBSCRIBE_DENIED.format(refusal.reason)) from None
+            raise BayeuxError(errors.SUBSCRIBE_DENIED.format(refusal.reason)) from None
 
     def _pattern(self, name: str) -> Pattern:
         try:
             return to_pattern(name, self._bounds)
         except InvalidName as refusal:
             self._broker.counted(refusal)
-            raise Fault(errors.SUBSCRIPTION_INVALID) from None
+            raise BayeuxError(errors.SUBSCRIPTION_INVALID) from None

@@ -19,7 +19,7 @@ from halley.protocols.events.stream import NAME, Stream, Streams
 _ID_BYTES = 10
 
 
-class Beginning(NamedTuple):
+class StartPosition(NamedTuple):
     """Where a stream begins.
 
     `after` is the position after which its events are wanted, None for those from now on. `log` is the id of the log
@@ -45,7 +45,7 @@ class Events(WireProtocol):
         self._broker = streams.broker
 
     def open_stream(
-        self, beginning: Beginning, link: Link, form: Form, proof: Proof, context: Context, now: float
+        self, beginning: StartPosition, link: Link, form: Form, proof: Proof, context: Context, now: float
     ) -> tuple[Stream, bytes]:
         """Begin a stream for a client that may have it; return it and the first message, which is still to be written.
 
@@ -60,7 +60,7 @@ class Events(WireProtocol):
         self._check_admission(stream.account)
         broker.check_capacity(stream, list(beginning.patterns))
         broker.open(stream, now + self.options.alive_s, now)
-        position, gap = self._place(stream, beginning)
+        position, gap = self._start_cursor(stream, beginning)
         for pattern in beginning.patterns:
             broker.subscribe(stream, pattern)
         return stream, stream.begin(position, gap)
@@ -74,7 +74,7 @@ class Events(WireProtocol):
         if census.charged(account, NAME) >= self.options.streams_per_address:
             raise self._broker.counted(TooManyStreamsFromAddress())
 
-    def _place(self, stream: Stream, beginning: Beginning) -> tuple[int | None, Gap | None]:
+    def _start_cursor(self, stream: Stream, beginning: StartPosition) -> tuple[int | None, Gap | None]:
         """Give a stream the cursor to begin with, where there is a history; return its position, and a gap before it.
 
         A position beyond the log's end is one of another log, or of this one before it was restored: such a client

@@ -125,7 +125,6 @@ class Stream(Session):
     """A stream: its session, and its engine (`contract.Engine`), whose peer sends nothing."""
 
     __slots__ = (
-        "_early",
         "_end",
         "_form",
         "_gaps",
@@ -134,6 +133,7 @@ class Stream(Session):
         "_key",
         "_link",
         "_position",
+        "_spilled",
         "_streams",
         "is_silent",
     )
@@ -146,7 +146,7 @@ class Stream(Session):
         self._form = form
         self._key = f"{form.name} {link.kind}"  # of its events' frames
         self._gaps: tuple[Gap, ...] = ()  # not reported yet, in their order
-        self._early: tuple[bytes, ...] = ()  # frames that had to leave a full outbox before the end of the turn
+        self._spilled: tuple[bytes, ...] = ()  # frames that had to leave a full outbox before the end of the turn
         self._end: Close | None = None  # what ends the response at the end of this turn
         self._is_paused = False
         self._is_reading = False  # a page of the history
@@ -200,7 +200,7 @@ class Stream(Session):
 
     def break_off(self) -> None:
         """End the stream at once, because of a fault: what was to be written may be its cause."""
-        self._early, self._gaps, self._end = (), (), Close([], NORMAL, FAULT)
+        self._spilled, self._gaps, self._end = (), (), Close([], NORMAL, FAULT)
         self._streams.broker.close(self, FAULT)
         self._streams.broker.mark_ready(self)
 
@@ -211,10 +211,10 @@ class Stream(Session):
     def take_early(self, event: Event, now: float) -> None:
         """Make room for an event that is not recorded, if the reader reads; else end the stream."""
         broker = self._streams.broker
-        if self._is_paused or self._link.backlog_bytes + sum(map(len, self._early)) > broker.limits.queue_bytes:
+        if self._is_paused or self._link.backlog_bytes + sum(map(len, self._spilled)) > broker.limits.queue_bytes:
             self.end(SLOW_CONSUMER, now)
             return
-        self._early = (*self._early, *self._taken(now))
+        self._spilled = (*self._spilled, *self._taken(now))
         self.outbox.put(event)
         broker.mark_ready(self)
 
@@ -228,7 +228,7 @@ class Stream(Session):
             self.reads_until = min(self.reads_until, now + GRACE_S)
             return ()
         frames = self._taken(now)
-        if self._early or self._gaps:
+        if self._spilled or self._gaps:
             frames = self._completed(frames)
         if frames:
             self.deadline = deadline = now + self._streams.alive_s  # `Broker.touch`, inlined
@@ -249,10 +249,10 @@ class Stream(Session):
 
     def _completed(self, frames: list[bytes]) -> list[bytes]:
         """Put the frames that left the outbox early before others, and the gaps that no event follows behind them."""
-        found = [*self._early, *frames, *(self._link.text(self._form.gap(gap)) for gap in self._gaps)]
+        found = [*self._spilled, *frames, *(self._link.text(self._form.gap(gap)) for gap in self._gaps)]
         if self._gaps:
             self._position = self._gaps[-1].reached
-        self._early, self._gaps = (), ()
+        self._spilled, self._gaps = (), ()
         return found
 
     def _taken(self, now: float) -> list[bytes]:

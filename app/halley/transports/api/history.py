@@ -26,7 +26,7 @@ from halley.protocols.events.messages import render
 from halley.settings import Settings
 from halley.transports.api.archive import unread
 from halley.transports.api.identity import reader_of
-from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
+from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, int_param, parameters
 from halley.transports.api.responses import ApiRequest
 from halley.transports.exchange import while_connected
 from halley.transports.guard import Rejection
@@ -137,7 +137,7 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
             span.narrow(bound, time_ns(f"{bound}_time", text))
         name = f"{bound}_publication"
         if name in given:
-            filters[name] = whole(given, name, EXPECTED[name], 1, LAST_PUBLICATION)
+            filters[name] = int_param(given, name, EXPECTED[name], 1, LAST_PUBLICATION)
     filters |= {"from_time_us": span.from_us, "until_time_us": span.until_us}
     cursor = _CURSOR.fullmatch(given["cursor"]) if "cursor" in given else None
     if "cursor" in given and cursor is None:
@@ -145,10 +145,10 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
     return Reading(
         pattern,
         _as("topic", to_topic, given["topic"], bounds) if "topic" in given else None,
-        min(whole(given, "limit", EXPECTED["limit"], 1) if "limit" in given else USUAL_LIMIT, most),
+        min(int_param(given, "limit", EXPECTED["limit"], 1) if "limit" in given else USUAL_LIMIT, most),
         _flag(given, "reverse"),
-        whole(given, "after_position", EXPECTED["after_position"], 0) if "after_position" in given else 0,
-        whole(given, "before_position", EXPECTED["before_position"], 1) if "before_position" in given else None,
+        int_param(given, "after_position", EXPECTED["after_position"], 0) if "after_position" in given else 0,
+        int_param(given, "before_position", EXPECTED["before_position"], 1) if "before_position" in given else None,
         None if cursor is None else Cursor(cursor[1] == "before", min(int(cursor[2]), LAST_OFFSET)),
         filters,
     )

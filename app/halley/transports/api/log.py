@@ -33,7 +33,7 @@ from halley.settings import Settings
 from halley.transports.api.archive import LocalArchive, unread
 from halley.transports.api.history import EXPECTED, time_ns
 from halley.transports.api.identity import EVERYTHING, reader_of
-from halley.transports.api.parameters import bad_parameter, check_no_parameters, parameters, whole
+from halley.transports.api.parameters import bad_parameter, check_no_parameters, int_param, parameters
 from halley.transports.api.responses import ApiRequest
 from halley.transports.exchange import Disconnected
 from halley.transports.guard import Rejection, check_same_site
@@ -147,7 +147,7 @@ class LogApi:
         archive, caller = request.local_archive, request.caller
         caller.require("export")
         given = parameters(request.head.query_string, _RANGE | _FILTERS, KNOWN)
-        bounds = {name: whole(given, name, _OFFSET, 1) for name in _RANGE if name in given}
+        bounds = {name: int_param(given, name, _OFFSET, 1) for name in _RANGE if name in given}
         filters = {name: given[name] for name in _FILTERS if name in given}
         wanted = _filter_of(filters, self._bounds)
         form = _form(request.head.headers.get("accept", ""))

@@ -40,10 +40,10 @@ def parameters(query_string: bytes, known: Mapping[str, str], expected: str) -> 
 
     Raises `Rejection` also for a duplicate and for a query that is not UTF-8.
     """
-    return single(pairs_of(query_string), known, expected)
+    return unique_params(pairs_of(query_string), known, expected)
 
 
-def single(pairs: Sequence[tuple[str, str]], known: Mapping[str, str], expected: str) -> dict[str, str]:
+def unique_params(pairs: Sequence[tuple[str, str]], known: Mapping[str, str], expected: str) -> dict[str, str]:
     """Parameters of which each may come once, by name. Raises `Rejection`."""
     given = dict(pairs)
     for name in given:
@@ -63,7 +63,7 @@ def unknown_parameter(name: str, known: Mapping[str, str], expected: str) -> Rej
     return Rejection(400, f"unknown parameter {name}{guess}; {expected}")
 
 
-def whole(given: Mapping[str, str], name: str, expected: str, low: int, high: int = LAST_OFFSET) -> int:
+def int_param(given: Mapping[str, str], name: str, expected: str, low: int, high: int = LAST_OFFSET) -> int:
     """The value of the parameter `name`, a whole number from `low` to `high`. Raises `Rejection`."""
     number = number_of(given[name])
     if number is None or not low <= number <= high:
