@@ -45,8 +45,8 @@ from halley.bench.requests import Requests  # noqa: E402
 from halley.broker.commits import PublishResult  # noqa: E402
 from halley.broker.errors import Refusal  # noqa: E402
 from halley.broker.events import Event, EventRange  # noqa: E402
-from halley.cluster.applied import Applied  # noqa: E402
-from halley.cluster.arrivals import Arrivals  # noqa: E402
+from halley.cluster.applied import StreamState  # noqa: E402
+from halley.cluster.arrivals import EventFactory  # noqa: E402
 from halley.cluster.frames import pack, row_of, unpack  # noqa: E402
 from halley.embed import Halley  # noqa: E402
 from halley.host.process import HalleyServer  # noqa: E402
@@ -490,8 +490,8 @@ async def cluster() -> Load:
     """Cluster, frames of 10 events of another node to one WebSocket at a front: each delivery."""
     simulation = Simulation()
     await simulation.web_socket(*_WAMP, _HELLO, _SUBSCRIBE)
-    commits, applied = simulation.halley.server.broker.commits, Applied(0, 0)
-    arrivals = Arrivals(applied, _KEY, is_front=True)
+    commits, applied = simulation.halley.server.broker.commits, StreamState(0, 0)
+    arrivals = EventFactory(applied, _KEY, is_front=True)
     numbers = count(1)
 
     def receive(data: bytes) -> None:

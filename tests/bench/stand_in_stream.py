@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from halley.broker.broker import Broker
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.keeper_client import KeeperState
 from halley.nats.jetstream import Connection
-from halley.server.cluster_node import Node
+from halley.server.cluster_node import ClusterNode
 from halley.server.front_store import FrontStore
 from halley.server.recording import rules_of
 from halley.settings import Cluster, Settings
@@ -24,8 +24,8 @@ def begin_front(broker: Broker, publication_key: int, time_us: int) -> None:
     The key is that of the log's publications; all frames have the stream's time `time_us`.
     """
     settings = Settings(cluster=Cluster(node="a", front=True))
-    applied = Applied(settings.history.keys, 0)
-    node = Node(settings, broker, lambda: None, applied)
+    applied = StreamState(settings.history.keys, 0)
+    node = ClusterNode(settings, broker, lambda: None, applied)
     state = KeeperState("keeper", "log", publication_key, 1, applied.saved(), 0)
     store = FrontStore(node, state, rules_of(settings))
     store.listen()

@@ -13,20 +13,22 @@ import orjson
 from halley.broker.events import Audience
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
-from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Stamp, Value
+from halley.cluster.frames import KeeperAnnouncement, Row, SharedFields, UnrecordedFields, Value
 
-PLAIN = Kind("bayeux", "json", None, None, None, None)
-RICH = Kind("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), "me", "user")
+PLAIN = SharedFields("bayeux", "json", None, None, None, None)
+RICH = SharedFields("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), "me", "user")
 ROWS = [
     Row("chat/room", b'{"a":1}', PLAIN),
     Row("chat/room", '"é"'.encode(), RICH, "key-1"),
     Row("more/a_b", b"[1]", PLAIN, "key-2"),
     Row("private/x", b"0", PLAIN, "key-3"),
 ]
-FLEETING = [Row("fleeting/a", b"1", PLAIN, None, Stamp(1_800_000_000_000_000, 2**52, ("s1",), ("s2",)))]
+FLEETING = [Row("fleeting/a", b"1", PLAIN, None, UnrecordedFields(1_800_000_000_000_000, 2**52, ("s1",), ("s2",)))]
 
 VALUES = [
-    Row("nt/a", b"1", PLAIN, None, Stamp(1_800_000_000_000_000, 2**52, None, ()), Value("double", 7, ("s2",))),
+    Row(
+        "nt/a", b"1", PLAIN, None, UnrecordedFields(1_800_000_000_000_000, 2**52, None, ()), Value("double", 7, ("s2",))
+    ),
 ]
 
 EVENTS = (

@@ -20,7 +20,7 @@ def be_next():
     from halley.cluster import applied, consistency, members, pages
 
     add(consistency, "digests")
-    add(applied.Applied, "saved")
+    add(applied.StreamState, "saved")
     replace(pages, "query_to_json", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
     replace(members.Members, "own", with_more_fields)
@@ -79,9 +79,9 @@ def be_later():
 
 def be_faulty():
     """Count the events on /faulty/** twice."""
-    from halley.cluster.applied import Applied
+    from halley.cluster.applied import StreamState
 
-    number, skip = Applied._number, Applied.skip
+    number, skip = StreamState._number, StreamState.skip
 
     def twice(applied, row):
         applied.offset += row.topic.startswith("faulty/")
@@ -91,7 +91,7 @@ def be_faulty():
         applied.offset += sum(row.topic.startswith("faulty/") for row in frame.rows)
         return skip(applied, frame)
 
-    Applied._number, Applied.skip = twice, all_twice
+    StreamState._number, StreamState.skip = twice, all_twice
 
 
 def changed(data, change):

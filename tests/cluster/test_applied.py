@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Erasure
-from halley.cluster.applied import MOST_RUNS, Applied, First, document, due_erasures
+from halley.cluster.applied import MOST_RUNS, KeyEntry, StreamState, document, due_erasures
 from halley.cluster.bounds import are_topics
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
     KeeperDismissal,
-    Kind,
     Row,
+    SharedFields,
     events_of,
     may_have_control,
     pack,
@@ -39,7 +39,7 @@ audiences = st.none() | st.builds(
     st.lists(names, max_size=2).map(tuple),
 )
 kinds = st.builds(
-    Kind,
+    SharedFields,
     st.sampled_from(["bayeux", "wamp"]),
     st.sampled_from(["bare", "none"]),
     st.none() | names.map(lambda name: orjson.dumps({"x": name}).decode()),
@@ -138,7 +138,7 @@ def test_all_nodes_come_to_the_same_history(stream, stop, back, keys):
 
     One of the version before, which passes over what was sent with keys, comes to the same.
     """
-    model, node, before = Model(keys), Applied(keys, KEY_AGE_US), Applied(keys, KEY_AGE_US)
+    model, node, before = Model(keys), StreamState(keys, KEY_AGE_US), StreamState(keys, KEY_AGE_US)
     values = node.values()
     states = [node.saved()]
     for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):
@@ -157,7 +157,7 @@ def test_all_nodes_come_to_the_same_history(stream, stop, back, keys):
         assert document(kept) == node.saved(), "what is changed with each message comes to the whole"
     assert node.offset == len(model.events)
     saved = states[max(0, min(stop, len(stream)) - back)]  # it had saved its state some frames before it was killed
-    again = Applied(keys, KEY_AGE_US)
+    again = StreamState(keys, KEY_AGE_US)
     again.restore(orjson.loads(orjson.dumps(saved)))
     for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):  # what it has seen is not seen again
         again.apply(sequence, stream_us, unpack(pack(run, number, each, None, version)))
@@ -185,7 +185,7 @@ def test_a_frame_is_read_as_it_was_packed(run, number, each):
 def test_events_that_nobody_needs_are_counted_alike(each, data):
     """A node that passes over a frame comes to the same as one that takes it apart, and can make its events later."""
     frame = unpack(pack("a-1", 1, each))
-    one, other = Applied(KEYS, KEY_AGE_US), Applied(KEYS, KEY_AGE_US)
+    one, other = StreamState(KEYS, KEY_AGE_US), StreamState(KEYS, KEY_AGE_US)
     assert frame.is_plain
     assert (other.admit(1, 5, frame), other.skip(frame)) == (True, 1)
     assert [numbered.row for numbered in one.apply(1, 5, frame)] == each
@@ -215,7 +215,7 @@ def test_a_damaged_frame_is_recognized(each, data):
             unpack(damaged)
 
 
-KIND = Kind("bayeux", "bare", None, None, None, None)
+KIND = SharedFields("bayeux", "bare", None, None, None, None)
 HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [0], [2], {}, None, None]
 
 
@@ -265,14 +265,14 @@ def test_a_payload_is_text():
 
 def test_a_message_that_is_no_frame_takes_its_place_in_the_stream():
     """It is passed over, by all nodes alike."""
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     assert node.apply(1, 5, None) is None
     assert (node.sequence, node.offset, node.checksum) == (1, 0, "")
 
 
 def test_a_run_is_forgotten_after_a_day():
     """Else a cluster that is restarted often would remember its first start forever."""
-    node, row = Applied(KEYS, KEY_AGE_US), Row("t", b"1", Kind("bayeux", "bare", None, None, None, None))
+    node, row = StreamState(KEYS, KEY_AGE_US), Row("t", b"1", SharedFields("bayeux", "bare", None, None, None, None))
     node.apply(1, 0, unpack(pack("a-1", 1, [row])))
     node.apply(2, 86_400_000_001, unpack(pack("b-1", 1, [row])))
     assert (node.number_of("a-1"), node.number_of("b-1")) == (0, 1)
@@ -280,11 +280,11 @@ def test_a_run_is_forgotten_after_a_day():
 
 def test_a_repeat_names_its_first():
     """The same key from two nodes: one event, and the other publisher learns its offset and topic."""
-    row = Row("t", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1")
-    node = Applied(KEYS, KEY_AGE_US)
+    row = Row("t", b"1", SharedFields("bayeux", "bare", None, None, "me", None), "k1")
+    node = StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [row])))
     (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
-    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t", 10), 1, 1)
+    assert (again.repeats, again.offset, node.offset) == (KeyEntry(1, 10, "t", 10), 1, 1)
 
 
 DIGEST = b"12345678"
@@ -292,7 +292,7 @@ DIGEST = b"12345678"
 
 def test_what_was_sent_with_a_key_travels_with_it():
     """In the control, which is none: nobody looks for an erasure in such a frame."""
-    row = Row("t", b'"{\\"digests\\":"', Kind("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
+    row = Row("t", b'"{\\"digests\\":"', SharedFields("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
     data = pack("a-1", 1, [row._replace(key="k0", digest=None), row])
     assert b',{"digests":{"1":"3132333435363738"}}]\n' in data
     assert not may_have_control(data)
@@ -328,7 +328,7 @@ def test_digests_that_are_none_are_passed_over(digests):
     changed = sealed([*orjson.loads(head)[:-1], {"digests": digests}], payloads)
     frame = unpack(changed)
     assert (frame.digests, [row.key for row in frame.rows]) == ({}, ["k1"])
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 10, frame)
     assert (node.offset, node.digests) == (1, {})
 
@@ -344,8 +344,8 @@ def test_a_control_next_to_digests_is_found():
 
 def test_a_state_of_another_node_has_what_was_sent_with_keys():
     """Of the keys that are known; and not, where the other is of the version before."""
-    row = Row("t", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
-    node, again = Applied(KEYS, KEY_AGE_US), Applied(KEYS, KEY_AGE_US)
+    row = Row("t", b"1", SharedFields("bayeux", "bare", None, None, "me", None), "k1", digest=DIGEST)
+    node, again = StreamState(KEYS, KEY_AGE_US), StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [row, row._replace(key="k2")])))
     assert node.digests == {1: DIGEST, 2: DIGEST}
     again.restore(node.saved())
@@ -365,7 +365,7 @@ class Stream:
     """Frames of one event each, at times of the stream's clock, applied by a node."""
 
     def __init__(self, version):
-        self.node, self.version = Applied(KEYS, KEY_AGE_US), version
+        self.node, self.version = StreamState(KEYS, KEY_AGE_US), version
 
     def put(self, stream_us, run, number, key=None):
         """Return the offset of the event; None if the frame does not count, 0 if it repeats another."""
@@ -387,7 +387,7 @@ def test_a_leaders_clock_decides_nothing(ahead_us):
 
 def test_a_leaders_clock_lets_no_keeper_be_forgotten():
     """Those that are away would not be waited for."""
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     for sequence, (name, stream_us) in enumerate([("a", 0), ("b", 25 * HOUR_US), ("c", 1)], 1):
         node.apply(sequence, stream_us, unpack(pack(f"{name}-1", 1, [], KeeperAnnouncement(name), 2)))
     assert [*node.keepers] == ["a", "b", "c"]
@@ -410,7 +410,7 @@ def test_keys_from_before_the_rules_changed_have_their_age():
     assert stream.put(KEY_AGE_US, "a-1", 2, "new") == 2
     stream.version = 2
     assert stream.put(KEY_AGE_US, "a-1", 3) == 3
-    again = Applied(KEYS, KEY_AGE_US)
+    again = StreamState(KEYS, KEY_AGE_US)
     again.restore(orjson.loads(orjson.dumps(stream.node.saved())))
     assert (again.saved(), again.rules) == (stream.node.saved(), 2)
     stream.node = again
@@ -420,16 +420,16 @@ def test_keys_from_before_the_rules_changed_have_their_age():
 
 def flooded(version, *, orders):
     """Return nodes that have applied the same: a member's orders, more keys of a stranger than there is room for."""
-    member, stranger = Kind("bayeux", "bare", None, None, "ann", None), KIND
+    member, stranger = SharedFields("bayeux", "bare", None, None, "ann", None), KIND
     keyed = [Row("orders", b"1", member, f"order {number}") for number in range(orders)]
     keyed += [Row("pub", b"1", stranger, f"k{number}") for number in range(150)]
     frames = [pack("a-1", number, [row], None, version) for number, row in enumerate(keyed, 1)]
-    alive, stopped = Applied(100, KEY_AGE_US), Applied(100, KEY_AGE_US)
+    alive, stopped = StreamState(100, KEY_AGE_US), StreamState(100, KEY_AGE_US)
     for sequence, frame in enumerate(frames, 1):
         alive.apply(sequence, sequence, unpack(frame))
         stopped.apply(sequence, sequence, unpack(frame))
         if not sequence % 40:  # it is killed, and begins again with what it has saved
-            saved, stopped = stopped.saved(), Applied(100, KEY_AGE_US)
+            saved, stopped = stopped.saved(), StreamState(100, KEY_AGE_US)
             stopped.restore(orjson.loads(orjson.dumps(saved)))
     return alive, stopped
 
@@ -449,9 +449,9 @@ def test_a_stranger_has_only_its_own_keys_forgotten(version, are_known):
 def test_the_rules_for_keys_change_with_a_frame():
     """What is there is judged by the new ones from the next key on, also at a node that begins with what was saved."""
     alive, _ = flooded(2, orders=95)
-    again = Applied(100, KEY_AGE_US)
+    again = StreamState(100, KEY_AGE_US)
     again.restore(orjson.loads(orjson.dumps(alive.saved())))
-    member = Kind("bayeux", "bare", None, None, "ann", None)
+    member = SharedFields("bayeux", "bare", None, None, "ann", None)
     for number in range(246, 446):
         frame = unpack(pack("a-1", number, [Row("orders", b"1", member, f"later {number}")], None, 3))
         for node in (alive, again):
@@ -463,9 +463,9 @@ def test_the_rules_for_keys_change_with_a_frame():
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_key_that_is_too_old_makes_room_first(version):
     """Whosever it is: it is recognized no more, so no key of the anonymous need go for it."""
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     for number, authid in enumerate(["ann", None, None, None], 1):
-        row = Row("t", b"1", Kind("bayeux", "bare", None, None, authid, None), f"k{number}")
+        row = Row("t", b"1", SharedFields("bayeux", "bare", None, None, authid, None), f"k{number}")
         pauses = 1 if number == 1 else 7
         for step in range(pauses):
             frame = unpack(pack("a-1", node.sequence + 1, [row] if step == pauses - 1 else [], None, version))
@@ -490,7 +490,7 @@ def test_runs_are_forgotten_when_there_are_too_many():
 def test_an_erasure_is_due_with_its_place_in_the_stream():
     """It is saved with that, so that no node that is killed forgets it."""
     erasure = Erasure(Pattern(Match.DESCENDANTS, "private"), None)
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [Row("private/a", b"1", KIND)])))
     node.apply(2, 20, unpack(pack("a-1", 2, [], erasure)))
     values = node.changed().values
@@ -508,14 +508,14 @@ def test_a_control_is_read_as_it_was_packed(control):
     assert (frame.control, frame.rows) == (control, [])
     assert may_have_control(pack("a-1", 1, [], control))
     assert not may_have_control(pack("a-1", 1, [Row("t", b'{"a":[{}]}', KIND)]))
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     assert (node.apply(1, 5, frame), node.offset) == ([], 0)
     assert unpack(sealed([*HEAD[:10], {"later": 1}])).control is None
 
 
 def test_a_node_with_a_folder_is_remembered_until_it_is_dismissed():
     """The stream keeps what it needs, and who erases names it; one that is gone for good is struck off."""
-    node = Applied(KEYS, KEY_AGE_US)
+    node = StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 0, unpack(pack("a-1", 1, [], KeeperAnnouncement("a"))))
     node.apply(2, 10 * 86_400_000_000, unpack(pack("b-1", 1, [], KeeperAnnouncement("b"))))
     assert [*node.keepers] == ["a", "b"]
@@ -528,8 +528,8 @@ def test_a_node_with_a_folder_is_remembered_until_it_is_dismissed():
 
 def test_the_keys_of_erased_events_are_forgotten():
     """They have names and topics in them, and are saved; each node's broker knows them for as long as it runs."""
-    row = Row("private/room", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1")
-    node = Applied(KEYS, KEY_AGE_US)
+    row = Row("private/room", b"1", SharedFields("bayeux", "bare", None, None, "me", None), "k1")
+    node = StreamState(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [row, row._replace(topic="chat", key="k2")])))
     node.apply(2, 20, unpack(pack("a-1", 2, [], Erasure(Pattern(Match.CHILDREN, "private"), None))))
     assert [each[1] for each in node.saved()["keys"]] == ["k2"]

@@ -24,11 +24,11 @@ from halley.broker.names import Match, Pattern, escaped
 from halley.broker.outbox import Outbox
 from halley.broker.ports import Durability, Page, Query
 from halley.cluster import availability, bounds, broker_log, pages, store
-from halley.cluster.applied import Applied, First
+from halley.cluster.applied import KeyEntry, StreamState
 from halley.cluster.availability import Diverged, Healing, NatsAway
-from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS, Unsendable
+from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS, EventTooLarge
 from halley.cluster.broker_log import ClusterLog
-from halley.cluster.frames import VERSION, KeeperAnnouncement, Kind, Row, Value, pack, unpack
+from halley.cluster.frames import VERSION, KeeperAnnouncement, Row, SharedFields, Value, pack, unpack
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
@@ -81,7 +81,7 @@ def disk():
 
 def log_of(broker, store, **more):
     """A node's log that is not connected."""
-    return log_with(Cluster(node="a", **more), Applied(100, 10**9), broker, store)
+    return log_with(Cluster(node="a", **more), StreamState(100, 10**9), broker, store)
 
 
 def log_with(options, applied, broker, store):
@@ -281,7 +281,7 @@ def delivered(log, data):
 
 async def test_an_error_while_applying_stops_the_node_and_says_why(broker, log, disk):
     """Half of a frame may be applied. The other nodes go on: it is not told them that the stream is another."""
-    kind = Kind("bayeux", "bare", None, None, None, None)
+    kind = SharedFields("bayeux", "bare", None, None, None, None)
     disk.refusal = KeyError("<script>")
     with capture_logs() as logged:
         assert delivered(log, pack("b-1", 1, [Row("a", b"1", kind)])) is None
@@ -295,7 +295,7 @@ async def test_an_error_while_applying_stops_the_node_and_says_why(broker, log, 
 
 async def test_an_error_behind_a_wait_stops_the_node_too(broker, log, disk):
     """The disk took nothing for a while, and the error comes when it does."""
-    kind = Kind("bayeux", "bare", None, None, None, None)
+    kind = SharedFields("bayeux", "bare", None, None, None, None)
     disk.refusal = DiskFull()
     rest = delivered(log, pack("b-1", 1, [Row("a", b"1", kind)]))
     disk.refusal, disk.queue = None, None  # it has no `append`
@@ -314,7 +314,7 @@ async def test_an_event_that_can_never_be_written_stops_the_node(broker, log, di
 
 async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, disk):
     """An error of one subscriber does not, nor of the keeper of values."""
-    row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
+    row = Row("a", b"1", SharedFields("bayeux", "bare", None, None, None, None))
     reported = []
     broker.commits.report = lambda what, _: reported.append(what)
 
@@ -343,11 +343,11 @@ async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broke
 
 async def test_an_event_that_other_nodes_would_not_take_is_refused(broker, log):
     """Sent all the same it would never come back, and nothing behind it."""
-    with pytest.raises(Unsendable):
+    with pytest.raises(EventTooLarge):
         publish(broker, 1, topic="a" * (TOPIC_CHARS + 1))
     each = event(1)
     each.authid = "x" * (TEXT_CHARS + 1)
-    with pytest.raises(Unsendable):
+    with pytest.raises(EventTooLarge):
         broker.publish(each, NOW)
     log.direct.share(each)  # it would take the others of its frame with it
     assert not (log.sender._inbox)
@@ -412,7 +412,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
     async with nats_servers(tmp_path) as servers:
         options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
         described = describe(Settings(cluster=options), replace(Identity.new(), log_id=Disk.log_id), 0)
-        other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
+        other, applied = Connection(replace(options, node="b")), StreamState(100, 10**9)
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
@@ -421,7 +421,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         disk.refusal = DiskFull()
         log.begin()
         for number in range(1, 201):
-            row = Row("/a", b"%d" % number, Kind("bayeux", "json", None, None, None, None))
+            row = Row("/a", b"%d" % number, SharedFields("bayeux", "json", None, None, None, None))
             await other.request(f"{options.space}.f.b", pack("b-1", number, [row]))
         await until(lambda: log.writer.is_stalled and "too much waits" in capsys.readouterr().out)
         disk.refusal = None
@@ -437,7 +437,7 @@ async def test_a_node_with_another_log_than_the_stream_takes_no_events(broker, d
     async with nats_servers(tmp_path) as servers:
         options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
         described = describe(Settings(cluster=options), Identity.new(), 0)
-        other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
+        other, applied = Connection(replace(options, node="b")), StreamState(100, 10**9)
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
@@ -567,7 +567,7 @@ def missed_rows(*payloads):
 
 def settled(broker, log, rows, number=1):
     """Let a node find its own events among missed rows, and answer their publishers."""
-    own, found = _OwnEvents(log.sender), Applied(100, 10**9)
+    own, found = _OwnEvents(log.sender), StreamState(100, 10**9)
     found._runs[log.sender.run] = number, 1
     found.offset = len(rows)
     own.begin(log.applied, found)
@@ -601,9 +601,9 @@ async def test_an_own_event_with_a_key_is_known_by_it(broker, log):
     """It may be an earlier one that counts."""
     (reply,) = publishes(broker, 1, key="k")
     log.sender._send()
-    own, found = _OwnEvents(log.sender), Applied(100, 10**9)
+    own, found = _OwnEvents(log.sender), StreamState(100, 10**9)
     found._runs[log.sender.run] = 1, 1
-    found._keys.anonymous[None, "k"] = First(5, 1, "a", 1)
+    found._keys.anonymous[None, "k"] = KeyEntry(5, 1, "a", 1)
     own.begin(log.applied, found)
     own.settle(found, Publications(new_key()), broker.commits, NOW)
     assert reply.settled_as == [5]
@@ -659,7 +659,7 @@ async def come(log, number, *rows):
 
 
 def rows_on(*topics, key=None):
-    kind = Kind("bayeux", "bare", None, None, None, None)
+    kind = SharedFields("bayeux", "bare", None, None, None, None)
     return [Row(topic, f"{number}".encode(), kind, key) for number, topic in enumerate(topics)]
 
 

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.consistency import SETTLED_S, FrameVersion, StateHistory, differences, digests
-from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
+from halley.cluster.frames import KeeperAnnouncement, Row, SharedFields, pack, unpack
 from halley.cluster.members import Member, id_of
 from halley.cluster.membership import _check_rules
 from halley.settings import Access, Bayeux, Realm, Record, Settings, Token
 
-KIND = Kind("bayeux", "json", None, None, None, None)
+KIND = SharedFields("bayeux", "json", None, None, None, None)
 
 
 def member(name, **facts):
@@ -55,7 +55,7 @@ def test_a_node_may_send_anything(facts):
 
 def test_a_version_of_frames_is_written_when_all_nodes_have_known_it_for_a_while():
     """Also those that keep the history and are away, and whatever a node may send; and where the stream has it."""
-    applied = Applied(100, 10**9)
+    applied = StreamState(100, 10**9)
     applied.apply(1, 1, unpack(pack("a", 1, [], KeeperAnnouncement("a"))))
     applied.apply(2, 2, unpack(pack("b", 1, [], KeeperAnnouncement("b"))))
     version = FrameVersion(applied, "a")
@@ -87,8 +87,8 @@ def applied(state, applied, *payloads):
 
 def test_a_node_that_made_something_else_of_the_stream_is_odd():
     """Also if it is not as far as this one, until it is seen to be right, or is gone."""
-    state, own = StateHistory(), Applied(10, 10)
-    other_state, other = StateHistory(), Applied(10, 10)
+    state, own = StateHistory(), StreamState(10, 10)
+    other_state, other = StateHistory(), StreamState(10, 10)
     applied(state, own, b"1", b"2", b"3", b"4")
 
     def facts():
@@ -107,7 +107,7 @@ def test_a_node_that_made_something_else_of_the_stream_is_odd():
 def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
     """Of two nodes nobody knows which is right."""
     made = StateHistory()
-    applied(made, Applied(10, 10), b"1")
+    applied(made, StreamState(10, 10), b"1")
     same, other = {"sequence": 1, "state": made.of(1)}, {"sequence": 1, "state": "2-1000-00000000"}
     for facts, is_odd in [
         ([], False),
@@ -119,7 +119,7 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
         ([other, other, {}], False),
     ]:
         state = StateHistory()
-        applied(state, Applied(10, 10), b"1")
+        applied(state, StreamState(10, 10), b"1")
         nodes = [member(str(number), **each) for number, each in enumerate(facts)]
         assert state.is_outvoted(nodes) == is_odd, facts
 

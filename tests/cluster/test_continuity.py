@@ -10,8 +10,8 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from support.nats import nats_servers
 
-from halley.cluster.applied import Applied
-from halley.cluster.continuity import Continuity
+from halley.cluster.applied import StreamState
+from halley.cluster.continuity import QuorumCheck
 from halley.cluster.frames import KeeperAnnouncement, pack
 from halley.cluster.stream import CannotJoin, describe, stream_config
 from halley.history import checksummed_json
@@ -42,7 +42,7 @@ async def stream_with_keepers(folder):
 
 async def outcome(settings, nats, stream, folder, messages, *, is_anyone_there=False):
     """Return why a node may not go on with the stream; "" if it may. Other nodes send the messages again and again."""
-    applied = Applied(100, 10**9)
+    applied = StreamState(100, 10**9)
     applied.stream = stream
     others = NatsClient()
     await others.connect(settings.cluster.urls[0])
@@ -56,7 +56,7 @@ async def outcome(settings, nats, stream, folder, messages, *, is_anyone_there=F
             await asyncio.sleep(0.1)
 
     sending = asyncio.create_task(send())
-    continuity = Continuity(nats, settings, applied, folder)
+    continuity = QuorumCheck(nats, settings, applied, folder)
     try:
         async with continuity.announced():
             await continuity.proved(is_anyone_there=is_anyone_there)

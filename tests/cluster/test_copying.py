@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from halley.broker.events import Event, Publications, new_key
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.copying import Copy, copied, usable
 from halley.cluster.keeper_client import KeeperState
-from halley.cluster.requests import Unanswered
+from halley.cluster.requests import RequestRefused
 from halley.history.folder import Identity
 from halley.history.stored import row_of, tombstone
 from halley.settings import Settings
@@ -91,13 +91,13 @@ async def test_a_keeper_that_is_behind_is_not_copied_from():
     async def rows_of(first, _last):
         return [], first - 1
 
-    with pytest.raises(Unanswered, match="behind"):
+    with pytest.raises(RequestRefused, match="behind"):
         [piece async for piece in copied([rows_of], 4, 9)]
 
 
 def test_the_state_of_another_log_is_of_no_use_to_a_node():
     """Nor is one that is behind what the node needs, or has still to erase."""
-    applied = Applied(1, 0)
+    applied = StreamState(1, 0)
     applied.stream, applied.sequence = "s", 7
 
     def state(log_id="log", erased=7):
@@ -105,8 +105,8 @@ def test_the_state_of_another_log_is_of_no_use_to_a_node():
 
     assert usable(state(), "log", "s", 7).sequence == 7
     for other in (state("other"), state(erased=6)):
-        with pytest.raises(Unanswered):
+        with pytest.raises(RequestRefused):
             usable(other, "log", "s", 7)
     for stream, needed in (("t", 7), ("s", 8)):
-        with pytest.raises(Unanswered):
+        with pytest.raises(RequestRefused):
             usable(state(), "log", stream, needed)

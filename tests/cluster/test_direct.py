@@ -2,13 +2,13 @@
 
 from halley.broker.broker import Broker
 from halley.cluster.direct import DirectEvents
-from halley.cluster.frames import Kind, Row, Stamp, pack
+from halley.cluster.frames import Row, SharedFields, UnrecordedFields, pack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 from halley.settings import Cluster, History, Limits
 
-ROW = Row("t", b"1", Kind("bayeux", "bare", None, None, None, None), None, Stamp(1, 1, None, ()))
+ROW = Row("t", b"1", SharedFields("bayeux", "bare", None, None, None, None), None, UnrecordedFields(1, 1, None, ()))
 
 
 def test_what_does_not_come_is_counted_once():

@@ -8,13 +8,13 @@ from cluster.golden import ASKED, FORGETS, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, 
 
 from halley.broker.ports import Page
 from halley.cluster import pages
-from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.applied import AnotherVersion, StreamState
 from halley.cluster.consistency import StateHistory
 from halley.cluster.exchange import question
 from halley.cluster.frames import BadFrame, KeeperDismissal, LaterVersion, pack, unpack
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members, id_of
-from halley.cluster.requests import Unanswered
+from halley.cluster.requests import RequestRefused
 from halley.cluster.stream import CannotJoin, describe, description_of
 from halley.history.folder import Identity
 from halley.history.stored import Stored, event_of
@@ -60,14 +60,14 @@ def test_frames_of_later_versions():
 
 def test_what_is_made_of_frames_and_saved():
     """All nodes must come to the same state, digit for digit, and compare a digest of it."""
-    applied, digests = Applied(10, 10**9), StateHistory()
+    applied, digests = StreamState(10, 10**9), StateHistory()
     applied.begin("0123456789abcdef", 40, 1_799_999_999_000_000, 2, [])
     for sequence, (data, _) in enumerate(FRAMES, 1):
         applied.apply(sequence, 1_800_000_000_000_000 + sequence, unpack(data))
     digests.note(applied)
     assert digests.of(5) == "44-1800000000000004-7f4df704"
     assert orjson.dumps(applied.saved()) == STATE
-    again = Applied(10, 10**9)
+    again = StreamState(10, 10**9)
     again.restore({**orjson.loads(STATE), "later": [1]})
     assert again.saved() == applied.saved()
     with pytest.raises(AnotherVersion):
@@ -120,7 +120,7 @@ def test_answers_of_keepers():
     )
     found_state = KeeperState.of(state % STATE)
     assert found_state == KeeperState("n1", "a", 9_007_199_254_740_993, 1, orjson.loads(STATE), 5)
-    with pytest.raises(Unanswered):
+    with pytest.raises(RequestRefused):
         KeeperState.of(b"{}")
 
 

@@ -23,7 +23,7 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request, until
 
 from halley.client import ALL, Client, HistoryClient, Keyed
-from halley.cluster.frames import Kind, Row, pack
+from halley.cluster.frames import Row, SharedFields, pack
 from halley.cluster.members import id_of
 
 pytestmark = pytest.mark.slow
@@ -260,7 +260,7 @@ async def test_messages_of_strangers_are_dropped(tmp_path):
         await until_taken(b)
         stranger = NatsClient()
         await stranger.connect(nats.urls)
-        row = Row("chat/room", b'"x"', Kind("bayeux", "bare", None, None, None, None))
+        row = Row("chat/room", b'"x"', SharedFields("bayeux", "bare", None, None, None, None))
         for subject in ("halley.f.z", "halley.c.z"):
             for data in (b"", b"garbage", pack("z-1", 1, [row])[:-1], pack("z-1", 7, [row])):
                 await stranger.publish(subject, data)

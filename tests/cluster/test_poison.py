@@ -22,12 +22,12 @@ from support.process import ended
 from support.wire import DEADLINE_S
 
 from halley.client import Client
-from halley.cluster.frames import Kind, Row, Stamp, pack, unpack
+from halley.cluster.frames import Row, SharedFields, UnrecordedFields, pack, unpack
 
 pytestmark = pytest.mark.slow
 
 KIND = ["bayeux", "bare", None, None, None, None]
-PLAIN = Kind(*KIND)
+PLAIN = SharedFields(*KIND)
 DEEP = "/".join("a" * 50_000)
 
 
@@ -144,10 +144,10 @@ async def test_what_is_not_json_is_null_for_everybody(tmp_path):
         for each in (at_keeper, at_front):
             await each.subscribe("/bad/**")
         await until_published(front)
-        args = Kind("wamp", "args", None, None, None, None)
+        args = SharedFields("wamp", "args", None, None, None, None)
         rows = [Row("bad/json", payload, PLAIN) for payload in NOT_JSON]
         rows += [Row("bad/good", b'{"a":1}', PLAIN), Row("bad/shape", b"[5]", args)]
-        stamp = Stamp(1_800_000_000_000_000, 7, None, ())
+        stamp = UnrecordedFields(1_800_000_000_000_000, 7, None, ())
         await client.publish("halley.f.z", pack("z-1", 1, rows))
         await client.publish("halley.c.z", pack("z-2", 0, [Row("bad/fleeting", b"{]", PLAIN, None, stamp)]))
         await client.flush()

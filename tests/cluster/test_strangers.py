@@ -13,7 +13,7 @@ from support.wire import DEADLINE_S
 
 from halley.client import Client
 from halley.cluster.exchange import Exchange, question
-from halley.cluster.frames import Kind, Row, Stamp, pack
+from halley.cluster.frames import Row, SharedFields, UnrecordedFields, pack
 from halley.cluster.members import MOST_NODES, Members, id_of
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -61,8 +61,12 @@ ODD = (
     b'{"what":"read","query":{"wanted":5},"within_s":1e999}',
     b'{"what":"read","query":{"wanted":[]},"within_s":-1}',
     b"[5,5]\n" + pack("z", 0, []),
-    pack("z", 0, [Row("/chat/a", b"{", Kind("?", "?", "{", None, None, None), None, Stamp(-1, -1, None, ()))]),
-    pack("z", 1, [Row("", b"", Kind("", "", None, None, None, None))]),
+    pack(
+        "z",
+        0,
+        [Row("/chat/a", b"{", SharedFields("?", "?", "{", None, None, None), None, UnrecordedFields(-1, -1, None, ()))],
+    ),
+    pack("z", 1, [Row("", b"", SharedFields("", "", None, None, None, None))]),
     b"999999999999999999999999",
 )
 REPLIES = (b"", b"a..b", b"*", b">", b"\xff\x85", b"$SYS.x", b"halley.q", b"halley.k", b"halley.h.z", b"_INBOX.x")

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.frames import KeeperAnnouncement, KeeperDismissal, pack, unpack
 from halley.cluster.members import Members
-from halley.cluster.stream import CannotJoin, Extent, Standing, StreamLife, apply_settings, describe, trimming
+from halley.cluster.stream import (
+    CannotJoin,
+    KeeperProgress,
+    StreamBounds,
+    StreamTrimmer,
+    apply_settings,
+    describe,
+    trimming,
+)
 from halley.history.folder import Identity
 from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster, Settings
@@ -23,8 +31,8 @@ HERE = 0.0
 
 def trimmed(keepers, share=0.5, *, first=1, last=100, old=100):
     """Return up to where the stream is trimmed, and the names of the keepers that are left behind."""
-    extent = Extent(first, last, round(share * 1_000), 1_000)
-    to, left = trimming(extent, {name: Standing(*each) for name, each in keepers.items()}, old, HOUR_S)
+    extent = StreamBounds(first, last, round(share * 1_000), 1_000)
+    to, left = trimming(extent, {name: KeeperProgress(*each) for name, each in keepers.items()}, old, HOUR_S)
     return to, "".join(sorted(left))
 
 
@@ -61,7 +69,7 @@ def test_what_leaves_the_stream(keepers, more, expected):
 
 
 STANDINGS = st.builds(
-    Standing, st.none() | st.integers(0, 100), st.sampled_from([HERE, 1.0, HOUR_S - 1, HOUR_S + 1, 10 * HOUR_S])
+    KeeperProgress, st.none() | st.integers(0, 100), st.sampled_from([HERE, 1.0, HOUR_S - 1, HOUR_S + 1, 10 * HOUR_S])
 )
 
 
@@ -70,7 +78,7 @@ STANDINGS = st.builds(
 )
 def test_what_no_keeper_has_saved_never_leaves_the_stream(keepers, nbytes, first, old):
     """Nor what another one needs that may still come and get it; nor what is young, while there is room."""
-    extent = Extent(first, 100, nbytes, 1_000)
+    extent = StreamBounds(first, 100, nbytes, 1_000)
     to, left = trimming(extent, keepers, old, HOUR_S)
     assert to <= max((each.saved or 0 for each in keepers.values() if not each.away_s), default=0)
     if extent.share < 0.9:
@@ -112,12 +120,12 @@ class Life:
         self.options = Cluster(node="b", space="halley")
         described = describe(Settings(), Identity.new(), 0)
         self.nats = Nats(self.options, described)
-        self.applied = Applied(0, 0)
+        self.applied = StreamState(0, 0)
         self.applied.stream = described["stream"]
         for sequence, name in enumerate(keepers, 1):
             self.applied.apply(sequence, 1, unpack(pack(f"{name}-1", 1, [], KeeperAnnouncement(name))))
         self.members = Members(self.nats, 0.0)
-        self.life = StreamLife(self.members, self.applied)
+        self.life = StreamTrimmer(self.members, self.applied)
         self.now = float(math.ceil(self.life._began_at))
         self.of(0)
 

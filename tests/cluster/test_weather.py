@@ -23,7 +23,7 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from halley.client import Client
-from halley.cluster.frames import Kind, Row, pack
+from halley.cluster.frames import Row, SharedFields, pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -170,7 +170,7 @@ async def test_foreign_messages_are_dropped_by_all_nodes_alike(weather):
     """Frames of no version or with a wrong checksum, and garbage: all count them, and go on alike."""
     reply = await until_published(weather.nodes[0], "/chat/foreign", None)
     before = [await foreign(server, reply) for server in weather.nodes]
-    sound = pack("z-1", 1, [Row("chat/foreign", b'"x"', Kind("bayeux", "bare", None, None, None, None))])
+    sound = pack("z-1", 1, [Row("chat/foreign", b'"x"', SharedFields("bayeux", "bare", None, None, None, None))])
     unversioned = b"[0" + sound[2:-8]
     stranger = NatsClient()
     tls = authority.context(weather.folder / "tls")

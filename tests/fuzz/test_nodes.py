@@ -26,8 +26,8 @@ from halley.broker.events import BARE, Event, EventRange
 from halley.broker.names import Match, Pattern, patterns_over
 from halley.cluster import bounds, nt4_lease, pages
 from halley.cluster import keeper as keeper_module
-from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.arrivals import Arrivals
+from halley.cluster.applied import AnotherVersion, StreamState
+from halley.cluster.arrivals import EventFactory
 from halley.cluster.bounds import TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.consistency import StateHistory, differences
@@ -36,9 +36,9 @@ from halley.cluster.frames import BadFrame, events_of, pack, unpack
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members
-from halley.cluster.requests import Unanswered
+from halley.cluster.requests import RequestRefused
 from halley.cluster.status import ClusterStatus
-from halley.cluster.stream import StreamLife
+from halley.cluster.stream import StreamTrimmer
 from halley.cluster.values import ClusterValues
 from halley.history.rules import Rules
 from halley.history.stored import row_of
@@ -65,9 +65,9 @@ def use(frame):
     """Do with a frame what nodes do with it: count its events, and make rows and messages of them."""
     made = []
     for is_front in (True, False):
-        applied = Applied(10, 10**9)
+        applied = StreamState(10, 10**9)
         assert applied.admit(1, 1_800_000_000_000_000, frame) == (frame.number == 1)
-        entries = Arrivals(applied, 1, is_front=is_front).others(frame)
+        entries = EventFactory(applied, 1, is_front=is_front).others(frame)
         events = [
             event
             for each in entries
@@ -178,7 +178,7 @@ async def test_messages_of_the_stream(seed):
     choose = Random(seed)
     broker = Broker(Limits(), History())
     options = Cluster(node="a", front=choose.random() < 0.5)
-    nats, applied = Asked(options), Applied(100, 10**9)
+    nats, applied = Asked(options), StreamState(100, 10**9)
     log = ClusterLog(Members(nats, 0.0), Disk(), broker.commits, applied, lambda: None, None)
     log._nats.away_since, log.sender._is_running = None, True
     broker.commits.begin(log, 0, log.direct.share)
@@ -226,8 +226,8 @@ async def test_news_and_facts_of_other_nodes(seed):
     broker = Broker(Limits(), History())
     values = ClusterValues(exchange, broker, Nothing(), lambda: None)
     values._is_stale, values._term, values._changes = False, 7, 0
-    applied = Applied(10, 10**9)
-    stream = StreamLife(members, applied)
+    applied = StreamState(10, 10**9)
+    stream = StreamTrimmer(members, applied)
     status = ClusterStatus(members, stream, applied, StateHistory(), lambda: None)
     beat = json.loads(HEARTBEAT) | {"nt4": [7, 0, 1.5]}
     with capture_logs() as logged:
@@ -263,9 +263,9 @@ def test_the_state_of_a_keeper(seed):
     choose = Random(seed)
     told = {"node": "b", "log_id": "l", "publication_key": "7", "first": 1, "applied": json.loads(STATE), "erased": 0}
     for _ in range(TIMES):
-        with suppress(Unanswered, AnotherVersion):
+        with suppress(RequestRefused, AnotherVersion):
             state = KeeperState.of(inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 1, 2)))))
-            Applied(10, 100).restore(state.applied)
+            StreamState(10, 100).restore(state.applied)
 
 
 @given(SEEDS)

@@ -20,7 +20,7 @@ SYNC, KILL_BEFORE, KILL_AFTER = 4, 3, 4
 
 def main(folder, point, n):
     with OpenLog(Path(folder)) as log:
-        log.history.hand_over(lambda _hand_over: None)  # not each event by itself: `written` hands all three over
+        log.history.set_executor(lambda _hand_over: None)  # not each event by itself: `written` hands all three over
         for commit in range(1, 10):
             is_last = commit == int(n)
             if is_last and point != "after-report":

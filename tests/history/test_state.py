@@ -49,7 +49,7 @@ class Applying:
         values[AT] = {"sequence": self.sequence, "offset": self.offset}
         change = Change(self.sequence - 1, self.sequence, self.offset, values)
         self.log.history.change(change)
-        self.log.history.writer.hand_over()
+        self.log.history.writer.set_executor()
         return change
 
     def written(self):

@@ -15,7 +15,7 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from halley.nats import subscriptions
-from halley.nats.client import Client, NobodyThere
+from halley.nats.client import Client, NoServerAvailable
 from halley.settings import Cluster
 
 
@@ -40,7 +40,7 @@ async def until(is_so):
 
 async def passed(client):
     """Wait until the server has handled all that the client has sent, and the client all that came before."""
-    with pytest.raises(NobodyThere):
+    with pytest.raises(NoServerAvailable):
         await client.request("nobody", b"")
 
 
@@ -200,7 +200,7 @@ async def test_requests(tmp_path):
         client.subscribe("silence", lambda _message: None)
         answers = await asyncio.gather(*(client.request("twice", b"%d" % number) for number in range(50)))
         assert [answer.data for answer in answers] == [b"%d" % number * 2 for number in range(50)]
-        with pytest.raises(NobodyThere):
+        with pytest.raises(NoServerAvailable):
             await client.request("nobody", b"")
         with pytest.raises(TimeoutError):
             await client.request("silence", b"")

@@ -26,9 +26,9 @@ from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS
 from halley.broker.ports import Reader
 from halley.broker.remembered import Results
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.consistency import StateHistory
-from halley.cluster.frames import Kind, Row
+from halley.cluster.frames import Row, SharedFields
 from halley.cluster.members import Members
 from halley.history.rules import Rules
 from halley.protocols.nt4.pacing import Backlog
@@ -424,11 +424,11 @@ def backlog(bound: int) -> Growing:
 
 def applied(bound: int) -> Growing:
     """Idempotency keys of all nodes, and what was sent with them."""
-    state = Applied(bound, int(LONG_S))
+    state = StreamState(bound, int(LONG_S))
     state.rules = 3
 
     def add(number: int) -> None:
-        kind = Kind("bayeux", "", None, None, None if number % 3 else "ann", None)
+        kind = SharedFields("bayeux", "", None, None, None if number % 3 else "ann", None)
         state.number(SimpleNamespace(rows=[Row("a", b"1", kind, str(number), digest=b"12345678")]))  # type: ignore[arg-type]
 
     return Growing(add, lambda: max(len(state._keys), len(state.digests)))

@@ -1,8 +1,8 @@
 """What every node makes of the stream: which frames count, and each event's offset and time.
 
-`Applied` is a pure function of the frames in the stream's order and of the stream's clock, so it comes to the same on
-all nodes. Of each run exactly the next number counts, and every other frame is dropped: a sender may send a frame again
-as often as it likes. An event whose idempotency key was used before, by any node, gets no offset.
+`StreamState` is a pure function of the frames in the stream's order and of the stream's clock, so it comes to the same
+on all nodes. Of each run exactly the next number counts, and every other frame is dropped: a sender may send a frame
+again as often as it likes. An event whose idempotency key was used before, by any node, gets no offset.
 
 A keeper saves what each message changes with the rows of its events, in one transaction (`history/state.py`). A node
 that starts again applies what follows in the stream, which comes to the same offsets.
@@ -73,7 +73,7 @@ class AnotherVersion(Exception):
     """A saved state is not one of this version."""
 
 
-class First(NamedTuple):
+class KeyEntry(NamedTuple):
     """The event for which an idempotency key was used."""
 
     offset: int
@@ -83,16 +83,16 @@ class First(NamedTuple):
     """The clock by which keys age, as it was then."""
 
 
-class Numbered(NamedTuple):
+class Admitted(NamedTuple):
     """An event of a frame that counts: its offset and time, or the event that used its key before it."""
 
     row: Row
     offset: int
     time_us: int
-    repeats: First | None = None
+    repeats: KeyEntry | None = None
 
 
-class Applied:
+class StreamState:
     """The state after a part of the stream. A part of it is saved under the name that `changed` gives it.
 
     stream    the id of the stream; one that was made again has another
@@ -121,7 +121,7 @@ class Applied:
         self._changed: dict[Name, Any] = {}  # by it
 
     def begin(
-        self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[tuple[tuple[str | None, str], First]]
+        self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[tuple[tuple[str | None, str], KeyEntry]]
     ) -> None:
         """Begin with an empty stream behind a history that ends with `offset`.
 
@@ -141,11 +141,11 @@ class Applied:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
         return self._runs.get(run, (0, 0))[0]
 
-    def first_of(self, authid: str | None, key: str) -> First | None:
+    def first_of(self, authid: str | None, key: str) -> KeyEntry | None:
         """The event for which that publisher's key was used; None if it is not remembered."""
         return self._keys.of(is_anonymous=authid is None).get((authid, key))
 
-    def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Numbered] | None:
+    def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Admitted] | None:
         """Take the stream's next message: the events of a frame that counts, else None; see `admit`."""
         counts = self.admit(sequence, stream_us, frame)
         return self.number(frame) if counts and frame is not None else None
@@ -199,7 +199,7 @@ class Applied:
             self._changed[f"{_KEEPER}{gone}"] = None
         self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
 
-    def number(self, frame: Frame) -> list[Numbered]:
+    def number(self, frame: Frame) -> list[Admitted]:
         """The events of a frame that counts."""
         return [self._number(row) for row in frame.rows]
 
@@ -220,16 +220,16 @@ class Applied:
         """The nodes with a folder, also those that are away, until they are dismissed."""
         return self._keepers.keys()
 
-    def _number(self, row: Row) -> Numbered:
+    def _number(self, row: Row) -> Admitted:
         if row.key is not None and self._most_keys:
             name = (row.kind.authid, row.key)
             table = self._keys.of(is_anonymous=name[0] is None)
             first = table.get(name)
             if first is not None and not self._is_old(first):
-                return Numbered(row, first.offset, first.time_us, first)
+                return Admitted(row, first.offset, first.time_us, first)
             if first is not None:
                 self._drop(first)
-            used = table[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
+            used = table[name] = KeyEntry(self.offset + 1, self.time_us, row.topic, self.clock_us)
             table.move_to_end(name)
             self._changed[used.offset] = _key(name, used)
             if row.digest is not None:
@@ -237,21 +237,21 @@ class Applied:
             if len(self._keys) > self._most_keys:
                 self._drop(self._forgotten())
         self.offset += 1
-        return Numbered(row, self.offset, self.time_us)
+        return Admitted(row, self.offset, self.time_us)
 
-    def _drop(self, first: First) -> None:
+    def _drop(self, first: KeyEntry) -> None:
         """Save nothing more of a key, which is forgotten."""
         self._changed[first.offset] = None
         self.digests.pop(first.offset, None)
 
-    def _forgotten(self) -> First:
+    def _forgotten(self) -> KeyEntry:
         """Forget a key because there are too many: for which event it was used."""
         keys = self._keys
         if self.rules < _SHARED or self._is_old(keys.oldest()):
             return keys.lose(of_the_anonymous=False)[1]
         return keys.lose(of_the_anonymous=len(keys.anonymous) > part_of(self._most_keys))[1]
 
-    def _is_old(self, first: First) -> bool:
+    def _is_old(self, first: KeyEntry) -> bool:
         return self.clock_us - first.clock_us > self._key_age_us
 
     def _at(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class Applied:
             self._runs = OrderedDict((run, (number, time_us)) for run, number, time_us in saved["runs"])
             self._keepers = OrderedDict(saved["keepers"])
             self._keys = _table_of(
-                ((authid, key), First(offset, time_us, topic, *(clock_us or [time_us])))
+                ((authid, key), KeyEntry(offset, time_us, topic, *(clock_us or [time_us])))
                 for authid, key, offset, time_us, topic, *clock_us in saved["keys"]
             )
             self.digests = {}
@@ -307,21 +307,21 @@ class Applied:
             raise AnotherVersion from None
 
 
-def _table_of(keys: Iterable[tuple[tuple[str | None, str], First]]) -> SharedTable[tuple[str | None, str], First]:
+def _table_of(keys: Iterable[tuple[tuple[str | None, str], KeyEntry]]) -> SharedTable[tuple[str | None, str], KeyEntry]:
     """The table with these keys, oldest first."""
-    table: SharedTable[tuple[str | None, str], First] = SharedTable(lambda first: first.offset)
+    table: SharedTable[tuple[str | None, str], KeyEntry] = SharedTable(lambda first: first.offset)
     for name, first in keys:
         table.of(is_anonymous=name[0] is None)[name] = first
     return table
 
 
-def _key(name: tuple[str | None, str], first: First) -> list[Any]:
+def _key(name: tuple[str | None, str], first: KeyEntry) -> list[Any]:
     """A key as it is saved; without its clock where that is its time, as it is by the rules of version 1."""
     return [*name, *first][: 5 if first.clock_us == first.time_us else 6]
 
 
 def document(values: Mapping[Name, Any]) -> dict[str, Any]:
-    """A whole state in the form of `Applied.saved`."""
+    """A whole state in the form of `StreamState.saved`."""
     named = sorted((name, value) for name, value in values.items() if isinstance(name, str) and name != AT)
 
     def those(prefix: str) -> list[list[Any]]:

@@ -12,20 +12,20 @@ from functools import partial
 from halley.broker.commits import PublishResult
 from halley.broker.events import Event, EventRange, Publications
 from halley.broker.pending import Entry, Pending
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.frames import Frame, events_of
 
 _RANGE_EVENTS = 200
 """The most events in a range: these are delivered in one turn of the event loop."""
 
 
-class Arrivals:
+class EventFactory:
     """The events of the frames that `applied` has admitted.
 
     `firsts` has, for each own event whose idempotency key another event has used before, that one.
     """
 
-    def __init__(self, applied: Applied, publication_key: int, *, is_front: bool) -> None:
+    def __init__(self, applied: StreamState, publication_key: int, *, is_front: bool) -> None:
         self.firsts: dict[Pending, PublishResult] = {}
         self._applied = applied
         self._publications = Publications(publication_key)

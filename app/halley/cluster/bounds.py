@@ -3,7 +3,8 @@
 What does not keep to them was made by a stranger with a node's rights, or by a fault. All nodes must make the same of a
 frame of the stream, so its bounds are constants and not a node's settings. They are above what settings allow
 (`limits.topic_chars` and `limits.topic_segments` are bounded for that), and above what is in clients' tokens and
-messages. So no node of another version sends what is refused here; one of this version refuses its client (`fits`).
+messages. So no node of another version sends what is refused here; one of this version refuses its client
+(`is_within_bounds`).
 
 To read a payload costs as much as to count ten events that nobody here has subscribed to. So it is read where an event
 is made, to be stored or delivered. An event whose payload is not valid has its place in the order like any other, and
@@ -157,11 +158,11 @@ def _keep_payload(event: Event) -> None:
         event.shape = BARE
 
 
-class Unsendable(HistoryUnavailable):
+class EventTooLarge(HistoryUnavailable):
     """The event's topic, or what is known of its publisher, is longer than other nodes take."""
 
 
-def fits(event: Event) -> bool:
+def is_within_bounds(event: Event) -> bool:
     """Whether an event of this node keeps to the bounds, so that the other nodes take it."""
     chars = len(event.topic) + len(event.authid or "") + len(event.role or "")
     if event.details is not None:

@@ -21,15 +21,15 @@ from halley.broker.events import EventRange
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
-from halley.cluster.applied import Applied
-from halley.cluster.arrivals import Arrivals
+from halley.cluster.applied import StreamState
+from halley.cluster.arrivals import EventFactory
 from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, Healing, NatsAway
 from halley.cluster.consistency import FrameVersion, StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
 from halley.cluster.members import Member, Members
-from halley.cluster.missed import Missed, Taker
-from halley.cluster.sender import Sender, UnderWay
+from halley.cluster.missed import CatchUp, CatchUpTarget
+from halley.cluster.sender import InFlight, Sender
 from halley.cluster.store import Store, StoreWriter
 from halley.cluster.stream_reader import StreamReader
 from halley.cluster.tasks import Tasks
@@ -52,9 +52,9 @@ class ClusterLog:
         members: Members,
         store: Store,
         commits: Commits,
-        applied: Applied,
+        applied: StreamState,
         flush: Callable[[], None],
-        taker: Taker,
+        taker: CatchUpTarget,
         controlled: Callable[[Control, int], None] = lambda _control, _sequence: None,
     ) -> None:
         """The connection of the `members` is opened by `begin` and closed by `close`.
@@ -72,13 +72,13 @@ class ClusterLog:
         self._commits = commits
         self._flush = flush
         self._controlled = controlled
-        self._arrivals = Arrivals(applied, store.publication_key, is_front=nats.options.front)
+        self._arrivals = EventFactory(applied, store.publication_key, is_front=nats.options.front)
         self.availability = Availability(nats)
         self.sender = Sender(nats, self.availability, commits.options.inbox_bytes)
         self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
         self.writer = StoreWriter(store, commits, self.availability, self._arrivals.firsts)
         self.direct = DirectEvents(nats, commits, flush)
-        self.missed = Missed(members, applied, store, taker, commits, self.sender, flush)
+        self.missed = CatchUp(members, applied, store, taker, commits, self.sender, flush)
         self._version = FrameVersion(applied, members.node)
         self._watching, self._healing = Tasks("cluster"), Tasks("cluster_healing")
 
@@ -232,12 +232,12 @@ class ClusterLog:
         return None
 
     async def _write(
-        self, entries: Sequence[Entry | EventRange], position: Position, frame: Frame, own: UnderWay | None
+        self, entries: Sequence[Entry | EventRange], position: Position, frame: Frame, own: InFlight | None
     ) -> None:
         await self.writer.write(entries)
         self._end_of(position, frame, own)
 
-    def _end_of(self, position: Position, frame: Frame, own: UnderWay | None) -> None:
+    def _end_of(self, position: Position, frame: Frame, own: InFlight | None) -> None:
         """Do what comes behind the events of a frame; `own` is what the sender knows of it, if it is this node's."""
         self.writer.save(self.applied)
         if frame.control is not None:

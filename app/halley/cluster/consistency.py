@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.frames import VERSION
 from halley.cluster.members import Member
 from halley.settings import Settings
@@ -64,7 +64,7 @@ class FrameVersion:
     A node of an older version that comes back after that stops at the first such frame, and says why.
     """
 
-    def __init__(self, applied: Applied, node: str) -> None:
+    def __init__(self, applied: StreamState, node: str) -> None:
         self._applied = applied
         self._node = node
         self._since: float | None = None  # when all nodes knew the latest one, and still do
@@ -89,7 +89,7 @@ class StateHistory:
         self._recent: OrderedDict[int, str] = OrderedDict()  # by sequence, the oldest first
         self._deviating: set[str] = set()
 
-    def note(self, applied: Applied) -> None:
+    def note(self, applied: StreamState) -> None:
         """Remember the present state."""
         self._recent[applied.sequence] = _state(applied)
         if len(self._recent) > _REMEMBERED:
@@ -114,7 +114,7 @@ class StateHistory:
         return 2 * len(self.deviating(others)) > len(others) + 1
 
 
-def _state(applied: Applied) -> str:
+def _state(applied: StreamState) -> str:
     return f"{applied.offset}-{applied.time_us}-{applied.checksum}"
 
 

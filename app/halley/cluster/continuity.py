@@ -9,7 +9,7 @@ node with a folder goes on with a stream only if those nodes are there that may 
   keeper knows which those are: it saves the names of its companions, the keepers that are in service at the same time
   (`KEEPERS`). One that was away by then cannot have gone on alone later, since that one must wait for this one. Each
   keeper that is there names its own companions, which are waited for too. A node that does not know its companions,
-  such as one with a new folder, waits for all keepers that the stream knows (`Applied`).
+  such as one with a new folder, waits for all keepers that the stream knows (`StreamState`).
 - A keeper that an operator has struck off (`halley cluster forget`) is not waited for.
 
 So a keeper that was left alone starts again alone; after a power failure the keepers that ran start together; and a new
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from halley import telemetry
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.frames import BadFrame, KeeperAnnouncement, unpack
 from halley.cluster.members import MOST_NODES, Members
 from halley.cluster.sender import Sender
@@ -66,15 +66,15 @@ class _Node(NamedTuple):
     received_at: float
 
 
-class Continuity:
+class QuorumCheck:
     """The nodes that are in service or starting, as this one sees them while it starts. For the event loop."""
 
-    def __init__(self, nats: Connection, settings: Settings, applied: Applied, folder: Path) -> None:
+    def __init__(self, nats: Connection, settings: Settings, applied: StreamState, folder: Path) -> None:
         """`applied` is what the node has applied of the stream; its further progress is announced too."""
         self._nats = nats
         self._options = settings.cluster
         self._applied = applied
-        self._end = Applied(settings.history.keys, 0)  # of the stream; only its keepers are needed
+        self._end = StreamState(settings.history.keys, 0)  # of the stream; only its keepers are needed
         self._companions = companions(folder, self._options.node, applied.stream)
         self._nodes: dict[str, _Node] = {}
 
@@ -188,10 +188,10 @@ class Continuity:
                     self._nodes[name] = _Node(sequence, is_in_service, those, monotonic())
 
 
-class Companions:
+class InSyncKeepers:
     """Which keepers are in service together with this one, in its folder. For the event loop."""
 
-    def __init__(self, folder: Path, applied: Applied, members: Members, sender: Sender) -> None:
+    def __init__(self, folder: Path, applied: StreamState, members: Members, sender: Sender) -> None:
         """`applied` has the id of the stream."""
         self._folder = folder
         self._node = members.node

@@ -19,9 +19,9 @@ from pathlib import Path
 from time import monotonic
 
 from halley import telemetry
-from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.applied import AnotherVersion, StreamState
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
-from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.requests import NobodyAnswers, RequestRefused
 from halley.cluster.stream import CannotJoin, NotReady
 from halley.history.damage import outside
 from halley.history.folder import delete, segment_files
@@ -41,24 +41,24 @@ _COMPARED = 100
 _ERASED_AT_ONCE = 1_000_000
 
 STATE_FILE = "cluster.json"
-"""The file in the data folder in which the version before this one has saved the state (`Applied.saved`)."""
+"""The file in the data folder in which the version before this one has saved the state (`StreamState.saved`)."""
 
 Source = Callable[[int, int], Awaitable[tuple[list[Stored], int]]]
 """Some of the rows between two offsets, and up to where those are all that it has (`KeeperRequests.rows`)."""
 
 
-def usable(state: KeeperState, log_id: str, stream: str, needed: int) -> Applied:
+def usable(state: KeeperState, log_id: str, stream: str, needed: int) -> StreamState:
     """The state of a keeper, if a node with that log and stream can go on with it.
 
-    `needed` is how far it must have come in the stream. Raises `Unanswered`, which says why it cannot.
+    `needed` is how far it must have come in the stream. Raises `RequestRefused`, which says why it cannot.
     """
-    found = Applied(1, 0)
+    found = StreamState(1, 0)
     try:
         found.restore(state.applied)
     except AnotherVersion:
-        raise Unanswered("another version") from None
+        raise RequestRefused("another version") from None
     if (state.log_id, found.stream) != (log_id, stream) or not needed <= found.sequence == state.erased:
-        raise Unanswered("no node has a state with which it could go on")
+        raise RequestRefused("no node has a state with which it could go on")
     return found
 
 
@@ -71,7 +71,7 @@ async def copied(sources: Sequence[Source], first: int, last: int) -> AsyncItera
     while first <= last:
         rows, reached = await rows_of(first, last)
         if reached < first:
-            raise Unanswered("behind")
+            raise RequestRefused("behind")
         at = 0
         for low, high in outside(first, reached, [(row.offset, row.offset) for row in rows]) if others else ():
             end = bisect_left(rows, low, at, key=lambda row: row.offset)
@@ -90,7 +90,7 @@ async def erase_like(keeper: KeeperRequests, history: History, first: int, last:
         await asyncio.to_thread(history.erase_at, erased)
 
 
-async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: Applied, needed: int) -> None:
+async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: StreamState, needed: int) -> None:
     """Fill the folder from a keeper, and set `applied` to the state that goes with it.
 
     `needed` is how far that state must have come in the stream. Raises `CannotJoin`, `FolderLocked`, `FolderUnusable`.
@@ -108,7 +108,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
         await asyncio.to_thread(copy.history.close)
 
 
-async def _why_not_filled(nats: Connection, copy: Copy, applied: Applied, needed: int) -> str:
+async def _why_not_filled(nats: Connection, copy: Copy, applied: StreamState, needed: int) -> str:
     """Fill a folder from a keeper; returns why that is not possible now, "" if it is done. Raises `CannotJoin`."""
     try:
         state = await KeeperRequests(nats).state(ANSWER_S)
@@ -124,12 +124,12 @@ async def _why_not_filled(nats: Connection, copy: Copy, applied: Applied, needed
             "frames are missing from the stream and no keeper is running to copy their events from; start another "
             "keeper, or run `halley cluster recover`"
         )
-    except (Unanswered, OSError) as error:
+    except (RequestRefused, OSError) as error:
         return f"it does not get the events that it lacks ({str(error) or 'no answer'})"
     return ""
 
 
-async def _fill(keeper: KeeperRequests, copy: Copy, state: KeeperState, found: Applied) -> None:
+async def _fill(keeper: KeeperRequests, copy: Copy, state: KeeperState, found: StreamState) -> None:
     """Compare the folder's last rows with the keeper's, copy what follows, and erase what is erased there.
 
     `found` is what the keeper has applied. Raises `CannotJoin`, `OSError`, and what `keeper` does.
@@ -170,7 +170,7 @@ class Copy:
         replace(identity, first=first, holes=()).save(self._path / "log.json")
         self.history = self._open()
 
-    def save(self, applied: Applied) -> None:
+    def save(self, applied: StreamState) -> None:
         """Save the state that goes with the rows. Raises `OSError`."""
         self.history.restate(applied.values())
         (self._path / STATE_FILE).unlink(missing_ok=True)

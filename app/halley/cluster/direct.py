@@ -15,7 +15,7 @@ from time import monotonic
 from halley.broker.commits import Commits
 from halley.broker.events import Event
 from halley.broker.names import REALM_MARK, RESERVED
-from halley.cluster.bounds import fits
+from halley.cluster.bounds import is_within_bounds
 from halley.cluster.frames import BadFrame, Row, events_of, pack_all, row_of, unpack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
@@ -50,7 +50,7 @@ class DirectEvents:
 
     def share(self, event: Event) -> None:
         """Send an event to the other nodes at the end of this turn of the event loop."""
-        if event.topic.startswith(_LOCAL) or not fits(event):
+        if event.topic.startswith(_LOCAL) or not is_within_bounds(event):
             return
         if self._nats.away_since is not None:
             self._sent += 1

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class Due:
+class PendingErasure:
     """An erasure of the stream; it concerns the events up to `last`."""
 
     sequence: int
@@ -49,11 +49,11 @@ class Erasures:
     `last` is the sequence of the latest erasure, 0 before the first.
     """
 
-    def __init__(self, erase: Callable[[Due], Awaitable[int]]) -> None:
+    def __init__(self, erase: Callable[[PendingErasure], Awaitable[int]]) -> None:
         """`erase` erases events, and returns how many; after an exception it is called again."""
         self.last = 0
         self._erase = erase
-        self._due: deque[Due] = deque()
+        self._due: deque[PendingErasure] = deque()
         self._working: asyncio.Task[None] | None = None
 
     def done_to(self, sequence: int) -> int:
@@ -63,7 +63,7 @@ class Erasures:
     def add(self, erasure: Erasure, sequence: int, last: int) -> None:
         """Erase the events up to the offset `last`, when those before are done."""
         self.last = sequence
-        self._due.append(Due(sequence, erasure, last))
+        self._due.append(PendingErasure(sequence, erasure, last))
         if self._working is None or self._working.done():
             self._working = asyncio.get_running_loop().create_task(self._work())
 

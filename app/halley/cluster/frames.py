@@ -18,11 +18,11 @@ sent with them (`protocols/value_digest.py`). Nodes that do not know that name c
 same key alone, and no node makes anything else of the stream for a digest.
 
 All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.
-What a later version adds to `control`, under another name, is passed over, so it must change nothing of what `Applied`
-makes of the frame. All else that is new raises VERSION. A version of Halley that has raised it writes such frames only
-when all nodes have known them for a while (`consistency.FrameVersion`): until then a cluster is upgraded node by node,
-and may go back. A node that meets a frame of a later version all the same has no way on (`LaterVersion`): if it passed
-over that frame, its events would get other offsets than at the other nodes.
+What a later version adds to `control`, under another name, is passed over, so it must change nothing of what
+`StreamState` makes of the frame. All else that is new raises VERSION. A version of Halley that has raised it writes
+such frames only when all nodes have known them for a while (`consistency.FrameVersion`): until then a cluster is
+upgraded node by node, and may go back. A node that meets a frame of a later version all the same has no way on
+(`LaterVersion`): if it passed over that frame, its events would get other offsets than at the other nodes.
 
 Versions 2 and 3 have the form of version 1. The first of their frames that counts begins other rules (`applied.py`).
 
@@ -83,7 +83,7 @@ class LaterVersion(BadFrame):
     """They are one of a later version."""
 
 
-class Kind(NamedTuple):
+class SharedFields(NamedTuple):
     """What many events of a frame have in common."""
 
     protocol: str
@@ -94,7 +94,7 @@ class Kind(NamedTuple):
     role: str | None
 
 
-class Stamp(NamedTuple):
+class UnrecordedFields(NamedTuple):
     """What an event that is not recorded has from its own node; `eligible` and `excluded` as in `SessionFilter`."""
 
     time_us: int
@@ -119,9 +119,9 @@ class Row(NamedTuple):
 
     topic: str
     payload: bytes
-    kind: Kind
+    kind: SharedFields
     key: str | None = None
-    stamp: Stamp | None = None
+    stamp: UnrecordedFields | None = None
     value: Value | None = None
     digest: bytes | None = None
 
@@ -223,7 +223,7 @@ class Frame:
 def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None, version: int = 1) -> bytes:
     """The bytes of a frame; stamps are written if the first row has one."""
     topics: dict[str, int] = {}
-    kinds: dict[Kind, int] = {}
+    kinds: dict[SharedFields, int] = {}
     topic_of = [topics.setdefault(row.topic, len(topics)) for row in rows]
     kind_of = [kinds.setdefault(row.kind, len(kinds)) for row in rows]
     keys = {str(index): row.key for index, row in enumerate(rows) if row.key is not None}
@@ -380,7 +380,7 @@ def _texts_or_none(values: Any) -> tuple[str, ...] | None:
     return None if values is None else _texts(values)
 
 
-def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, role: Any) -> Kind:
+def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, role: Any) -> SharedFields:
     if audience is not None:
         authids, roles, no_authids, no_roles = audience
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
@@ -388,13 +388,15 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
             raise ValueError
     if not is_protocol(_text(protocol)) or (details is not None and not are_details(_text(details))):
         raise ValueError
-    return Kind(protocol, _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role))
+    return SharedFields(
+        protocol, _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role)
+    )
 
 
-def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:
+def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> UnrecordedFields:
     if not (type(time_us) is type(publication) is int and is_stamp(time_us, publication)):
         raise TypeError
-    return Stamp(time_us, publication, _texts_or_none(eligible), _texts(excluded))
+    return UnrecordedFields(time_us, publication, _texts_or_none(eligible), _texts(excluded))
 
 
 def _value(type_name: Any, time_us: Any, excluded: Any) -> Value:
@@ -405,14 +407,14 @@ def _value(type_name: Any, time_us: Any, excluded: Any) -> Value:
 
 def row_of(event: Event, *, is_stamped: bool = False) -> Row:
     """The row that takes an event to other nodes; stamped for an event that is not recorded."""
-    kind = Kind(event.protocol, event.shape, event.details, event.audience, event.authid, event.role)
+    kind = SharedFields(event.protocol, event.shape, event.details, event.audience, event.authid, event.role)
     stamp = value = None
     chosen = event.chosen or SessionFilter()
     if event.nt4_type is not None:
         value = Value(event.nt4_type, event.nt4_time_us or 0, tuple(sorted(chosen.excluded)))
     if is_stamped:
         eligible = None if chosen.eligible is None else tuple(sorted(chosen.eligible))
-        stamp = Stamp(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
+        stamp = UnrecordedFields(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
     if is_stamped or event.idempotency_key is None:
         return Row(event.topic, event.payload, kind, None, stamp, value)
     return Row(event.topic, event.payload, kind, event.idempotency_key, stamp, value, event.key_digest)
@@ -440,7 +442,7 @@ def _event_of(row: Row) -> Event:
     return event
 
 
-def _event(topic: str, payload: bytes, kind: Kind, key: str | None) -> Event:
+def _event(topic: str, payload: bytes, kind: SharedFields, key: str | None) -> Event:
     protocol, shape, details, audience, authid, role = kind
     event = Event(topic, payload, None, protocol, authid, role, key, audience)
     event.shape, event.details = shape, details

@@ -2,7 +2,7 @@
 
 A request is a JSON object whose `what` says what is asked:
 
-    state    how far the node has come in the stream: the saved form of `Applied`, with the log's id, the key of its
+    state    how far the node has come in the stream: the saved form of `StreamState`, with the log's id, the key of its
              publications and its first offset. It is what the keeper has on its disk, and so are all rows up to there.
              A node that starts from it and applies the rest of the stream ends in the same state as all others.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
@@ -13,7 +13,7 @@ A request is a JSON object whose `what` says what is asked:
 
 The subjects are those of `subject_of_keeper`. Where a keeper settles events, it says on `subject_of_written` up to
 which offset it has them, after each commit. What other nodes need to know besides is in its heartbeat (`members.py`),
-as `kept` (`keeper_client.LivingKeeper`).
+as `status` (`keeper_client.LivingKeeper`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Keeper:
         """The first offset on disk, and those of the rules."""
         return [self._history.start, *self._history.rules.starts]
 
-    def kept(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What fronts need to know of this keeper."""
         history = self._history
         return {
@@ -163,7 +163,7 @@ class Keeper:
             "takes": history.refusal is None,
         }
 
-    def wrote(self) -> None:
+    def announce_saved(self) -> None:
         """Note that more is on disk, and let fronts know if they wait for that."""
         self._more.set()
         self._more = asyncio.Event()

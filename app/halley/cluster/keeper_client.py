@@ -16,7 +16,7 @@ from halley.cluster import pages
 from halley.cluster.frames import erasure_from_json
 from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_written
 from halley.cluster.members import MOST_NODES, SILENT_S, Member, Members
-from halley.cluster.requests import NobodyAnswers, Unanswered, ask
+from halley.cluster.requests import NobodyAnswers, RequestRefused, ask
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
@@ -37,7 +37,7 @@ class KeeperState(NamedTuple):
     node     the keeper
     log_id   of the log, and `publication_key` is that of its publications
     first    the first offset that the keeper still has
-    applied  as `Applied.restore` takes it
+    applied  as `StreamState.restore` takes it
     erased   up to where in the stream the keeper has erased
     erasures the latest ones that it has applied, each with its sequence
     """
@@ -52,7 +52,7 @@ class KeeperState(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> KeeperState:
-        """The state that a keeper has answered. Raises `Unanswered`."""
+        """The state that a keeper has answered. Raises `RequestRefused`."""
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
@@ -65,13 +65,13 @@ class KeeperState(NamedTuple):
                 return state
         except (TypeError, KeyError, ValueError):
             pass
-        raise Unanswered("another version")
+        raise RequestRefused("another version")
 
 
 class KeeperRequests:
     """What can be asked of the keeper `node`, or of any (`keeper.py`).
 
-    Its methods raise `NobodyAnswers`, `Unanswered`, `TimeoutError`.
+    Its methods raise `NobodyAnswers`, `RequestRefused`, `TimeoutError`.
     """
 
     def __init__(self, nats: Connection, node: str = "") -> None:
@@ -91,7 +91,7 @@ class KeeperRequests:
         try:
             return pages.unpack(data)
         except (ValueError, TypeError, AttributeError):
-            raise Unanswered("another version") from None
+            raise RequestRefused("another version") from None
 
     async def rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """Some of the rows between two offsets, and the offset up to which those are all that the keeper has."""
@@ -103,7 +103,7 @@ class KeeperRequests:
             if not (is_range and all(row.is_intact for row in rows)):
                 raise ValueError
         except (TypeError, ValueError):
-            raise Unanswered("damaged") from None
+            raise RequestRefused("damaged") from None
         return rows, reached
 
     async def erased(self, first: int, last: int) -> list[int]:
@@ -115,7 +115,7 @@ class KeeperRequests:
                 return found
         except ValueError:
             pass
-        raise Unanswered("damaged")
+        raise RequestRefused("damaged")
 
 
 class LivingKeeper(NamedTuple):
@@ -234,7 +234,7 @@ class KeeperClient:
                 page = await self._read(query, others[0], limit_s, sharer)
             except (NobodyAnswers, TimeoutError):
                 continue
-            except Unanswered as error:
+            except RequestRefused as error:
                 if error.word == UNKNOWN_PUBLICATION:  # it may be in what this keeper has lost
                     best = best or UnknownPublication()
                 continue

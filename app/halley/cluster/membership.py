@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from halley.broker.ports import Erasure
-from halley.cluster.applied import AnotherVersion, Applied, document
+from halley.cluster.applied import AnotherVersion, StreamState, document
 from halley.cluster.consistency import LOG_ID, RECORD, digests
-from halley.cluster.continuity import Continuity, begin_companions
+from halley.cluster.continuity import QuorumCheck, begin_companions
 from halley.cluster.copying import STATE_FILE, catch_up
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.members import subject_of_node
 from halley.cluster.nt4_lease import check_bucket
-from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.requests import NobodyAnswers, RequestRefused
 from halley.cluster.stream import (
     REPLACED,
     CannotJoin,
@@ -56,7 +56,7 @@ _AGAIN_S = 0.2
 _UNUSABLE = "cannot be used as data folder"
 
 
-async def join(settings: Settings, folder: Path) -> Applied:
+async def join(settings: Settings, folder: Path) -> StreamState:
     """Make the stream or find it, and prepare the folder for its log. Returns the state from which the node goes on.
 
     Raises `CannotJoin`, `FolderLocked`, `FolderUnusable`.
@@ -67,7 +67,7 @@ async def join(settings: Settings, folder: Path) -> Applied:
         return applied
 
 
-async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]:
+async def join_without_folder(settings: Settings) -> tuple[KeeperState, StreamState]:
     """Find the stream, and the state of a keeper, from which a node without a folder goes on. Raises `CannotJoin`."""
     space, join_s = settings.cluster.space, settings.cluster.join_s
     async with connected(settings) as nats:
@@ -77,7 +77,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
         try:
             async with asyncio.timeout(join_s):
                 while True:
-                    with suppress(NobodyAnswers, Unanswered, TimeoutError):
+                    with suppress(NobodyAnswers, RequestRefused, TimeoutError):
                         state, info = await KeeperRequests(nats).state(REQUEST_S), await nats.stream_info()
                         if state.log_id == description_of(info)[LOG_ID]:
                             break
@@ -115,7 +115,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         await nats.close()
 
 
-async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
+async def _join(nats: Connection, settings: Settings, folder: Path) -> StreamState:
     options = settings.cluster
     await _check_name(nats, settings)
     is_anyone_there = await _check_rules(nats, settings)
@@ -146,7 +146,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
             applied, can_go_on = was, True
         else:  # the end of a WAL is lost, and the state is of no use; the stream may have all from its start
             can_go_on = theirs["base"] == 0
-    continuity = Continuity(nats, settings, applied, folder)
+    continuity = QuorumCheck(nats, settings, applied, folder)
     async with continuity.announced():
         if info["state"]["last_seq"] < seen:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
@@ -178,7 +178,7 @@ def _folder_that(fails: str, folder: Path) -> Iterator[None]:
 
 
 async def _copied(
-    nats: Connection, settings: Settings, folder: Path, applied: Applied, state: dict[str, Any], *, can_go_on: bool
+    nats: Connection, settings: Settings, folder: Path, applied: StreamState, state: dict[str, Any], *, can_go_on: bool
 ) -> bool:
     """Copy from a keeper what the folder lacks, if that is needed; False where the node goes on with the stream alone.
 
@@ -196,7 +196,7 @@ async def _copied(
     return True
 
 
-def _restored(settings: Settings, saved: dict[str, Any], what: str) -> Applied:
+def _restored(settings: Settings, saved: dict[str, Any], what: str) -> StreamState:
     """A saved state. Raises `CannotJoin`, which says `what` it is."""
     applied = nothing_applied(settings)
     try:
@@ -218,7 +218,7 @@ async def _check_rules(nats: Connection, settings: Settings) -> bool:
     return data is not None  # also if it is another version's, or a stranger's
 
 
-async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:
+async def _needed(nats: Connection, applied: StreamState, state: dict[str, Any]) -> tuple[int, bool]:
     """How far a node must have come in the stream to go on with that alone: behind it nothing is missing or erased.
 
     And whether anything is missing that this node has not applied.
@@ -280,9 +280,9 @@ def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:
             raise CannotJoin(f"{key}: the other nodes of this cluster have {theirs[name]}, this one {own}")
 
 
-def nothing_applied(settings: Settings) -> Applied:
+def nothing_applied(settings: Settings) -> StreamState:
     """The state of a node with these settings that has applied nothing yet."""
-    return Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
+    return StreamState(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
 
 
 def least_payload(settings: Settings) -> int:
@@ -291,7 +291,7 @@ def least_payload(settings: Settings) -> int:
 
 
 def saved_state(folder: Path) -> dict[str, Any] | None:
-    """The saved state of a folder, in the form of `Applied.saved`; None if it has not been in a cluster."""
+    """The saved state of a folder, in the form of `StreamState.saved`; None if it has not been in a cluster."""
     try:
         return checksummed_json.load(folder / STATE_FILE)
     except FileNotFoundError:

@@ -25,11 +25,11 @@ from halley.broker.commits import Commits, PublishResult
 from halley.broker.events import Publications
 from halley.broker.pending import Pending
 from halley.broker.sessions import Session
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.copying import ANSWER_S, copied, usable
 from halley.cluster.keeper_client import KeeperRequests, KeeperState, LivingKeeper
 from halley.cluster.members import Members
-from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.requests import NobodyAnswers, RequestRefused
 from halley.cluster.sender import Sender
 from halley.cluster.store import Store
 from halley.history.history import CannotPurge
@@ -41,7 +41,7 @@ _QUIET_S, _LOOK_S = 2.0, 0.02
 _EVENTS_AT_ONCE = 50
 
 
-class Taker(Protocol):
+class CatchUpTarget(Protocol):
     """Where a node's missed events go before they are delivered."""
 
     async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:
@@ -57,10 +57,10 @@ class Taker(Protocol):
         """
 
     async def save(self) -> None:
-        """Save the state of that keeper, which `Applied` has now. Raises `OSError`."""
+        """Save the state of that keeper, which `StreamState` has now. Raises `OSError`."""
 
 
-class Missed:
+class CatchUp:
     """Gets one node what it missed; `events` counts those.
 
     `figures` says what is under way, for other nodes and the operator; it is None if nothing is.
@@ -69,9 +69,9 @@ class Missed:
     def __init__(
         self,
         members: Members,
-        applied: Applied,
+        applied: StreamState,
         store: Store,
-        taker: Taker,
+        taker: CatchUpTarget,
         commits: Commits,
         sender: Sender,
         flush: Callable[[], None],
@@ -111,7 +111,7 @@ class Missed:
         for name in names:
             try:
                 await self._get_from(name, [each for each in names if each != name], needed, own, figures)
-            except (NobodyAnswers, Unanswered, CannotPurge, OSError) as error:
+            except (NobodyAnswers, RequestRefused, CannotPurge, OSError) as error:
                 why = f"{name}: {str(error) or 'no answer'}"
             else:
                 return True
@@ -135,7 +135,7 @@ class Missed:
                 await asyncio.sleep(_LOOK_S)
         head, last = tail.head, found.offset
         if last < head:
-            raise Unanswered("it is behind")
+            raise RequestRefused("it is behind")
         if not figures["keeper"]:
             telemetry.log.warning("cluster_healing", first=head + 1, last=last, keeper=name, waits="")
         figures.update(last=last, keeper=name, waits="")
@@ -167,7 +167,7 @@ class Missed:
 
 async def _some(keeper: KeeperRequests, first: int, last: int) -> tuple[list[Stored], int]:
     """Some rows of a keeper (`copying.Source`); none if it does not answer: events do not wait for that."""
-    with suppress(NobodyAnswers, Unanswered, TimeoutError):
+    with suppress(NobodyAnswers, RequestRefused, TimeoutError):
         rows, reached = await keeper.rows(first, last)
         if reached >= first:
             return rows, reached
@@ -183,7 +183,7 @@ class _OwnEvents:
         self._like: dict[tuple[Any, ...], list[Pending]] = {}  # by what is in them
         self._rows: defaultdict[tuple[Any, ...], list[Stored]] = defaultdict(list)
 
-    def begin(self, applied: Applied, found: Applied) -> None:
+    def begin(self, applied: StreamState, found: StreamState) -> None:
         """Look for the events of the frames that have counted by the state `found`; `applied` is that of this node.
 
         Where all nodes have forgotten the run meanwhile, nobody knows which have: none is sent again.
@@ -213,7 +213,7 @@ class _OwnEvents:
         rows.append(row)
         return like[len(rows) - 1].without if len(rows) <= len(like) else None
 
-    def settle(self, applied: Applied, publications: Publications, commits: Commits, now: float) -> None:
+    def settle(self, applied: StreamState, publications: Publications, commits: Commits, now: float) -> None:
         """Answer the publishers of the events that have counted by the state `applied`."""
         known = {
             pending: PublishResult(row.topic, row.offset, row.publication, pending.event.key_digest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from halley.cluster.applied import AnotherVersion, Applied, First
+from halley.cluster.applied import AnotherVersion, KeyEntry, StreamState
 from halley.cluster.copying import Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
@@ -31,7 +31,7 @@ class CannotRecover(Exception):
     """The stream is not made from this folder; the text is a line for the operator."""
 
 
-class Found(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """What there is before anything is changed.
 
     last_us     the time of the folder's last event in microseconds since 1970; 0 if unknown
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     gone: range = range(0)
 
 
-async def look(nats: Connection, settings: Settings, history: History) -> Found:
+async def look(nats: Connection, settings: Settings, history: History) -> RecoveryPlan:
     """Compare the stream with an open folder.
 
     Raises `CannotRecover` while nodes run, and for the stream of another log; `ApiError`, `AwayErrors`.
@@ -65,7 +65,7 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     except ApiError as error:
         if error.code != STREAM_NOT_FOUND:
             raise
-        return Found(last_us, None, 0, history.head)
+        return RecoveryPlan(last_us, None, 0, history.head)
     if not history.folder.identity.owns(description_of(info)["log_id"]):
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
     return await _compared(nats, settings, info, history, last_us)
@@ -73,7 +73,7 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
 
 async def _compared(
     nats: Connection, settings: Settings, info: dict[str, Any], history: History, last_us: int
-) -> Found:
+) -> RecoveryPlan:
     """What the stream has, and had, that the folder has not.
 
     Where the stream still is the one that the folder has seen, what follows is applied. Else it went back or was made
@@ -87,7 +87,7 @@ async def _compared(
         if first <= following:
             found = await _applied(nats, settings, saved, last, history)
             if found is not None:
-                return Found(last_us, frames, found[0], max(found[1], history.head))
+                return RecoveryPlan(last_us, frames, found[0], max(found[1], history.head))
             following, used = 1, int(described["base"])
     only_there = younger = total = 0
     oldest_us, known = None, set()
@@ -102,7 +102,7 @@ async def _compared(
     used = max(history.head + younger, used + total)
     is_seen = following == 1 and oldest_us is not None and oldest_us <= last_us  # the folder has what was before that
     gone = range(0) if is_seen else range(following, first)
-    return Found(last_us, frames, only_there, used + MOST_ROWS * len(gone), gone)
+    return RecoveryPlan(last_us, frames, only_there, used + MOST_ROWS * len(gone), gone)
 
 
 async def _applied(
@@ -136,7 +136,7 @@ def _frame_of(message: Message) -> Frame | None:
         return None
 
 
-async def make_stream(nats: Connection, settings: Settings, history: History, found: Found) -> None:
+async def make_stream(nats: Connection, settings: Settings, history: History, found: RecoveryPlan) -> None:
     """Delete the stream, and make it again behind the last offset that was used; close the folder, which then fits it.
 
     Offsets that only the stream has used are recorded in the folder as lost. A backup becomes another log: what was
@@ -151,12 +151,12 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     if made["stream"] != described["stream"]:
         raise CannotRecover(f"another one has made the stream {settings.cluster.space} at the same time")
     keys = (
-        ((each.authid, each.key), First(each.published.position, time_us, each.published.topic, time_us))
+        ((each.authid, each.key), KeyEntry(each.published.position, time_us, each.published.topic, time_us))
         for each in history.recent_keys()
         for time_us in [max(0, found.last_us - int(each.age_s * 1_000_000))]
     )
     lead = max(0, history.last_number - history.head)
-    applied = Applied(settings.history.keys, 0)
+    applied = StreamState(settings.history.keys, 0)
     applied.begin(made["stream"], found.used, found.last_us, lead, keys)
     history.close()
     copy = Copy(settings, history.folder.path)

@@ -21,7 +21,7 @@ from halley import telemetry
 from halley.cluster.copying import copied
 from halley.cluster.keeper_client import KeeperRequests, LivingKeeper
 from halley.cluster.members import Members
-from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.requests import NobodyAnswers, RequestRefused
 from halley.cluster.tasks import Tasks
 from halley.history.damage import joined
 from halley.history.history import History
@@ -137,5 +137,5 @@ class Repair:
                 if (piece := asking.result(_ANSWER_S)) is None:
                     return
                 yield piece[0]
-        except (NobodyAnswers, Unanswered, TimeoutError) as error:
+        except (NobodyAnswers, RequestRefused, TimeoutError) as error:
             raise OSError(f"a keeper does not answer: {str(error) or 'no answer'}") from error

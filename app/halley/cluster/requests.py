@@ -25,7 +25,7 @@ class NobodyAnswers(Exception):
     """Nobody has subscribed to the subject of a request."""
 
 
-class Unanswered(Exception):
+class RequestRefused(Exception):
     """The other node does not answer this; `word` says why, "lost" if a part of its answer was lost."""
 
     def __init__(self, word: str) -> None:
@@ -36,7 +36,7 @@ class Unanswered(Exception):
 async def ask(nats: Connection, subject: str, what: dict[str, Any], within_s: float) -> bytes:
     """The whole answer to a request, which is sent as JSON.
 
-    Raises `NobodyAnswers`, `Unanswered`, and `TimeoutError` after `within_s` seconds, also while NATS is away.
+    Raises `NobodyAnswers`, `RequestRefused`, and `TimeoutError` after `within_s` seconds, also while NATS is away.
     """
     inbox = f"{nats.space}.r.{secrets.token_hex(12)}"
     pieces: list[bytes] = []
@@ -48,9 +48,9 @@ async def ask(nats: Connection, subject: str, what: dict[str, Any], within_s: fl
                 raise NobodyAnswers
             kind, number, data = message.data[:1], message.data[1:_HEAD_BYTES], message.data[_HEAD_BYTES:]
             if kind == _REFUSED:
-                raise Unanswered(data.decode("ascii", "replace"))
+                raise RequestRefused(data.decode("ascii", "replace"))
             if number != b"%08d" % len(pieces) or len(pieces) >= _MOST_PIECES:
-                raise Unanswered("lost")
+                raise RequestRefused("lost")
             pieces.append(data)
     return b"".join(pieces)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from halley.broker.errors import InboxFull
 from halley.broker.pending import Pending
 from halley.cluster.availability import Availability, NoLeader, StreamFull
-from halley.cluster.bounds import Unsendable, fits
+from halley.cluster.bounds import EventTooLarge, is_within_bounds
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
 from halley.nats.jetstream import NO_ROOM, Connection, error_code
 from halley.nats.wire import Message
@@ -43,7 +43,7 @@ _RENEW_S = 43_200.0
 
 
 @dataclass(slots=True)
-class UnderWay:
+class InFlight:
     """A frame that has not come back; `entries` has those that are not recorded too, in their turn."""
 
     number: int
@@ -52,7 +52,7 @@ class UnderWay:
     command: Command | None = None
 
 
-class NotOwn(Exception):
+class ForeignFrame(Exception):
     """A frame has the run of this node, and was sent by another."""
 
 
@@ -86,7 +86,7 @@ class Sender:
         self.number = 0
         self._inbox: deque[Pending] = deque()
         self._commands: deque[Command] = deque()
-        self._under_way: deque[UnderWay] = deque()
+        self._under_way: deque[InFlight] = deque()
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
         self._is_running = self._is_due = False
         self._sent_at = self._progress_at = monotonic()
@@ -103,9 +103,9 @@ class Sender:
     # Into frames
 
     def append(self, pending: Pending) -> None:
-        """Queue a recorded event for the next frame. Raises `InboxFull`, `Unsendable`."""
-        if not fits(pending.event):
-            raise Unsendable
+        """Queue a recorded event for the next frame. Raises `InboxFull`, `EventTooLarge`."""
+        if not is_within_bounds(pending.event):
+            raise EventTooLarge
         nbytes = pending.nbytes
         if self._waiting_bytes and self._waiting_bytes + nbytes > self._inbox_bytes:
             raise InboxFull
@@ -172,10 +172,10 @@ class Sender:
         self._publish(packed.data)
         self.plan()
 
-    def _packed(self, number: int, entries: list[Pending], command: Command | None) -> UnderWay:
+    def _packed(self, number: int, entries: list[Pending], command: Command | None) -> InFlight:
         rows = [row_of(entry.event) for entry in entries if entry.is_recorded]
         data = pack(self.run, number, rows, command and command.control, self.version)
-        return UnderWay(number, data, entries, command)
+        return InFlight(number, data, entries, command)
 
     def _publish(self, data: bytes) -> None:
         self.frames += 1
@@ -188,13 +188,13 @@ class Sender:
 
     # Until they come back
 
-    def returned(self, frame: Frame) -> UnderWay:
+    def returned(self, frame: Frame) -> InFlight:
         """Take the first frame under way, which has come back from the stream and counts.
 
-        Raises `NotOwn` if it is another one: then the number is taken, so that the own one never counts.
+        Raises `ForeignFrame` if it is another one: then the number is taken, so that the own one never counts.
         """
         if not self._under_way or not self._under_way[0].data.endswith(frame.checksum.encode()):
-            raise NotOwn
+            raise ForeignFrame
         first = self._under_way.popleft()
         self._progress_at = monotonic()
         self._waits_no_more(first.entries)

@@ -7,10 +7,10 @@ from time import monotonic
 from typing import Any
 
 from halley import __version__, telemetry
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.members import Member, Members
-from halley.cluster.stream import StreamLife
+from halley.cluster.stream import StreamTrimmer
 from halley.cluster.tasks import Tasks
 
 _LOOK_S = 1.0
@@ -40,8 +40,8 @@ class ClusterStatus:
     def __init__(
         self,
         members: Members,
-        stream: StreamLife,
-        applied: Applied,
+        stream: StreamTrimmer,
+        applied: StreamState,
         state: StateHistory,
         nt4: Callable[[], str | None] | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from halley.broker.events import EventRange
 from halley.broker.faults import for_each
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Log
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.availability import FAULT, Availability
 from halley.history.state import Change
 
@@ -55,7 +55,7 @@ class StoreWriter:
     """Gives events to the store, and reports to the broker those that are stored; all in the stream's order.
 
     What the store cannot write is in the stream all the same: it is written as soon as that is possible, and nothing
-    before. `is_stalled` while the store takes nothing. `firsts` as in `arrivals.Arrivals`.
+    before. `is_stalled` while the store takes nothing. `firsts` as in `arrivals.EventFactory`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class StoreWriter:
             return False
         return True
 
-    def save(self, applied: Applied) -> None:
+    def save(self, applied: StreamState) -> None:
         """Have the store save what the last message has changed, behind the events that it was given."""
         if self._change is None:
             return

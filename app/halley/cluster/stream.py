@@ -1,7 +1,7 @@
 """The stream of a cluster: how it is made, what leaves it, and whether a node can go on with it.
 
 All nodes of a space have one log. The description of the stream has its id, the key of its publications and the rules
-that `Applied` depends on. A stream that was made again (`recover.py`) has another id, and begins behind
+that `StreamState` depends on. A stream that was made again (`recover.py`) has another id, and begins behind
 the events before it, of which the description has the number.
 
 The stream is the log's first copy, not its archive: a frame leaves it once every keeper has saved it. Of the keepers
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from halley import telemetry
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.members import Members
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
@@ -71,7 +71,7 @@ def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any
     }
 
 
-def why_unusable(info: dict[str, Any], applied: Applied, log_id: str = "") -> str:
+def why_unusable(info: dict[str, Any], applied: StreamState, log_id: str = "") -> str:
     """Why a node that has applied so much, with that log, cannot go on with a stream of which `info` says that.
 
     "" if it can. What it has missed (`has_gap`) it gets from a keeper.
@@ -85,7 +85,7 @@ def why_unusable(info: dict[str, Any], applied: Applied, log_id: str = "") -> st
     return OTHER_LOG if log_id and described.get("log_id", log_id) != log_id else ""
 
 
-def has_gap(state: dict[str, Any], applied: Applied) -> bool:
+def has_gap(state: dict[str, Any], applied: StreamState) -> bool:
     """Whether the stream no longer has a message behind the last one that was applied."""
     return bool(state["first_seq"] > applied.sequence + 1)
 
@@ -166,7 +166,7 @@ def description_of(info: dict[str, Any]) -> dict[str, Any]:
     raise CannotJoin(f"the stream {info['config']['name']} is not one of this version of Halley: choose cluster.space")
 
 
-class Extent(NamedTuple):
+class StreamBounds(NamedTuple):
     """What is in the stream: its first and last sequence, and its bytes of at most `max_bytes`."""
 
     first: int
@@ -180,7 +180,7 @@ class Extent(NamedTuple):
         return self.nbytes / self.max_bytes if self.max_bytes > 0 else 0.0
 
 
-class Standing(NamedTuple):
+class KeeperProgress(NamedTuple):
     """A keeper of the stream.
 
     saved   the last message of the stream of which it has all on its disk; None if it has not said
@@ -192,7 +192,7 @@ class Standing(NamedTuple):
 
 
 def trimming(
-    extent: Extent, keepers: Mapping[str, Standing], old: int, keeper_away_s: float
+    extent: StreamBounds, keepers: Mapping[str, KeeperProgress], old: int, keeper_away_s: float
 ) -> tuple[int, frozenset[str]]:
     """Up to which sequence messages may leave the stream, and the keepers that lack some which have left then.
 
@@ -207,7 +207,7 @@ def trimming(
     if saved > extent.last:  # it is that of another stream
         return 0, frozenset()
 
-    def is_waited_for(keeper: Standing) -> bool:
+    def is_waited_for(keeper: KeeperProgress) -> bool:
         if keeper.saved is not None and keeper.saved + 1 < extent.first:
             return False
         return not keeper.away_s or (keeper.away_s <= keeper_away_s and extent.share < FILLING)
@@ -227,14 +227,14 @@ def trimming(
     )
 
 
-class StreamLife:
+class StreamTrimmer:
     """The life of the stream as one node sees it: how large it is, who needs what of it, and what has to leave.
 
     figures  JetStream's description of the stream; None while NATS does not answer
     extent   what of it is known from then on
     """
 
-    def __init__(self, members: Members, applied: Applied) -> None:
+    def __init__(self, members: Members, applied: StreamState) -> None:
         """`look` has to be called once a second."""
         self.figures: dict[str, Any] | None = None
         self._nats = members.nats
@@ -242,7 +242,7 @@ class StreamLife:
         self._members = members
         self._applied = applied
         self._began_at = monotonic()
-        self.extent = Extent(0, 0, 0, 0)
+        self.extent = StreamBounds(0, 0, 0, 0)
         self._reported: dict[str, tuple[int | None, float]] = {}  # what each had saved when it could write, and when
         self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
         self._left_behind: frozenset[str] = frozenset()
@@ -254,12 +254,12 @@ class StreamLife:
         """Whether little room was left when this node looked last."""
         return self.extent.share >= FILLING
 
-    def keepers(self) -> dict[str, Standing]:
+    def keepers(self) -> dict[str, KeeperProgress]:
         """All keepers of the stream by name, also those that are away; a node remembers what they had saved."""
 
-        def standing(name: str) -> Standing:
+        def standing(name: str) -> KeeperProgress:
             saved, reported_at = self._reported.get(name, (None, self._began_at))
-            return Standing(saved, self._looked_at - reported_at)
+            return KeeperProgress(saved, self._looked_at - reported_at)
 
         there = [name for name, (_, reported_at) in self._reported.items() if reported_at == self._looked_at]
         return {name: standing(name) for name in sorted({*self._applied.keepers, *there})}
@@ -309,7 +309,7 @@ class StreamLife:
         """Take what JetStream says of the stream; returns up to where it may be trimmed."""
         state = info["state"]
         first, last, nbytes = max(state["first_seq"], 1), state["last_seq"], state["bytes"]
-        self.extent = extent = Extent(first, last, nbytes, info["config"]["max_bytes"])
+        self.extent = extent = StreamBounds(first, last, nbytes, info["config"]["max_bytes"])
         keepers, old = self.keepers(), self._old(now)
         last, left_behind = trimming(extent, keepers, old, self._options.keeper_away_s)
         for name in left_behind - self._left_behind:

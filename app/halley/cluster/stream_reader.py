@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from halley import telemetry
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.availability import LATER, Availability
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.stream import why_unusable
@@ -37,7 +37,7 @@ class StreamReader:
     """
 
     def __init__(
-        self, nats: Connection, log_id: str, applied: Applied, availability: Availability, apply: Apply
+        self, nats: Connection, log_id: str, applied: StreamState, availability: Availability, apply: Apply
     ) -> None:
         self.foreign = self.needed = 0
         self._log_id = log_id

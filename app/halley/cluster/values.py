@@ -51,12 +51,12 @@ from halley.broker.names import Match, Pattern, matcher
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
-from halley.cluster.bounds import Unsendable, are_topics, fits
+from halley.cluster.bounds import EventTooLarge, are_topics, is_within_bounds
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, events_of, pack, row_of, unpack_unrecorded
-from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
+from halley.cluster.frames import FRAME_BYTES, BadFrame, UnrecordedFields, events_of, pack, row_of, unpack_unrecorded
+from halley.cluster.requests import NobodyAnswers, RequestRefused, answer, ask, refuse
 from halley.cluster.tasks import Tasks
-from halley.nats.client import AwayErrors, NobodyThere
+from halley.nats.client import AwayErrors, NoServerAvailable
 from halley.nats.wire import Message
 
 NEWS = "nt4"
@@ -67,7 +67,7 @@ _ALL_S = 5.0
 _NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
 
 
-class Local(Protocol):
+class ValueStore(Protocol):
     """NetworkTables of this node."""
 
     @property
@@ -84,7 +84,7 @@ class ClusterValues:
     It is a `broker.ports.Holder` too. Its methods are for the event loop.
     """
 
-    def __init__(self, exchange: Exchange, broker: Broker, local: Local, flush: Callable[[], None]) -> None:
+    def __init__(self, exchange: Exchange, broker: Broker, local: ValueStore, flush: Callable[[], None]) -> None:
         """`flush` is called in each turn that has settled or delivered something."""
         self._nats = nats = exchange.nats
         self._members = members = exchange.members
@@ -210,7 +210,7 @@ class ClusterValues:
             term, changes, topics = orjson.loads(head)
             are_good = type(term) is type(changes) is int and type(topics) is list and are_topics(topics)
             events = unpack_unrecorded(values)
-        except (NobodyAnswers, Unanswered, TimeoutError):
+        except (NobodyAnswers, RequestRefused, TimeoutError):
             return
         except (BadFrame, ValueError, TypeError):
             are_good = False
@@ -263,15 +263,15 @@ class ClusterValues:
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event a value here, or have the home do it: then the event is pending.
 
-        Raises `NoHome`, `InboxFull`, `Unsendable`, `WrongType`, `TooManyTopics`.
+        Raises `NoHome`, `InboxFull`, `EventTooLarge`, `WrongType`, `TooManyTopics`.
         """
         if self._serves(now):
             self._local.bridge.publish(event, now, without, source)
             return None
         if self._nats.away_since is not None or self._home_fields() is None:
             raise NoHome
-        if not fits(event):
-            raise Unsendable
+        if not is_within_bounds(event):
+            raise EventTooLarge
         if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
             raise InboxFull
         self._waiting_bytes += event.nbytes
@@ -321,7 +321,7 @@ class ClusterValues:
             frame = pack("", 0, [_row(each) for each in sets])
             found = orjson.loads((await self._nats.request(self._to_set, head + b"\n" + frame)).data)
             outcomes = found if isinstance(found, list) else []
-        except NobodyThere:
+        except NoServerAvailable:
             outcomes = [_NO_HOME] * len(sets)
         except (ValueError, *AwayErrors):
             outcomes = []
@@ -368,4 +368,6 @@ def _row(each: Pending) -> Any:
     """The row of a publication; the session that is not to receive it goes with it."""
     excluded = () if each.without is None else (each.without.id,)
     event = each.event
-    return row_of(event, is_stamped=True)._replace(stamp=Stamp(event.time_us, event.publication, None, excluded))
+    return row_of(event, is_stamped=True)._replace(
+        stamp=UnrecordedFields(event.time_us, event.publication, None, excluded)
+    )

@@ -169,13 +169,13 @@ class History:
         """The number of disk failures since the log was opened."""
         return self.writer.failures + self._sealer.failures
 
-    def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
+    def set_executor(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.
 
         From now on appended events are handed to the writer once for each turn; with None, `append` does it itself.
         """
         self.writer.later = later
-        self.writer.hand_over()
+        self.writer.set_executor()
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed."""

@@ -23,7 +23,7 @@ from halley.settings import History as Options
 _MOST_S = 1.0
 
 
-class _Reach(NamedTuple):
+class _ScanPosition(NamedTuple):
     """How far an age reaches: all rows before `start` are known to be older, all before `at` not to be younger.
 
     Between the two are the rows of damaged segments and those that are later than the present. Both are as old as the
@@ -65,7 +65,7 @@ class Retention:
         self._began: tuple[float, float] | None = None
         self._latest_s = 0.0
         self._first = 0  # the first offset that is not deleted, once anything was; else 0
-        self._reaches: dict[float, _Reach] = {}  # by age
+        self._reaches: dict[float, _ScanPosition] = {}  # by age
         self._lapsed_since: dict[int, float] = {}  # by a segment's first offset: a purge replaces the object
         self._superfluous_since: dict[int, float] = {}  # by a segment's first offset, too
 
@@ -92,7 +92,7 @@ class Retention:
         is_done = True
         for age_s in {rule.age_s for rule in self._rules.recording}:
             span_us = int((time_s - age_s) * 1_000_000), present_us
-            reach = self._reaches.get(age_s, _Reach(1, 1))
+            reach = self._reaches.get(age_s, _ScanPosition(1, 1))
             try:
                 while (further := self._advance(reach, span_us, head)) != reach and monotonic() < until:
                     reach = further
@@ -104,7 +104,7 @@ class Retention:
             rule.start = self._reaches[rule.age_s].start
         return is_done
 
-    def _advance(self, reach: _Reach, span_us: tuple[int, int], head: int) -> _Reach:
+    def _advance(self, reach: _ScanPosition, span_us: tuple[int, int], head: int) -> _ScanPosition:
         """A reach further along the log; the same one if the next row is young, or there is none.
 
         Young are rows of the times `span_us`, which is from the age's cutoff to the present.
@@ -113,7 +113,7 @@ class Retention:
         if not segments or at > head:
             return reach
         if at < (first := segments[0].first):
-            return _Reach(max(reach.start, begin_of(first, self._folder.identity.holes)), first)
+            return _ScanPosition(max(reach.start, begin_of(first, self._folder.identity.holes)), first)
         with self._pool.part(Bounds(at, head, is_reverse=False)) as (reader, part):
             if reader is None:
                 return reach._replace(at=part.high + 1)  # a damaged segment is as old as what follows it
@@ -169,7 +169,9 @@ class Retention:
             self._folder.remove(segments)  # afterwards none is listed, even if a file could not be deleted
 
 
-def _within(reader: SegmentReader, reach: _Reach, last: int, span_us: tuple[int, int], *, is_newest: bool) -> _Reach:
+def _within(
+    reader: SegmentReader, reach: _ScanPosition, last: int, span_us: tuple[int, int], *, is_newest: bool
+) -> _ScanPosition:
     """A reach further along one segment, of which `last` is the last offset; see `Retention._advance`."""
     at = reach.at
     first_us, last_us = reader.time_at(at), reader.time_at(last)
@@ -181,8 +183,10 @@ def _within(reader: SegmentReader, reach: _Reach, last: int, span_us: tuple[int,
     first_old, last_old = reader.within_time(at, young - 1, None, span_us[0] - 1)
     start = last_old + 1 if first_old <= last_old else reach.start
     if is_newest and young > last:
-        return _Reach(start, max(start, at))  # rows later than the present may be left, and wait for what follows them
-    return _Reach(start, young)
+        return _ScanPosition(
+            start, max(start, at)
+        )  # rows later than the present may be left, and wait for what follows them
+    return _ScanPosition(start, young)
 
 
 def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]:

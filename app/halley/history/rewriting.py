@@ -99,7 +99,7 @@ def fill(supply: Supply, segment_bytes: int, folder: Folder, on_progress: Progre
     What that copy lacks of a damaged segment becomes a hole; with 0 nothing is left that it has. Holes between segments
     become segments of about `segment_bytes`. The conditions and errors are those of `purge`, and those of `supply`.
     """
-    filler = _Filler(folder, supply)
+    filler = _HoleFiller(folder, supply)
     for each in _ended(folder, on_progress):
         holes = joined(folder.identity.holes, each.first, each.last or 0)
         if not each.is_intact or any(filler.has_some(*hole) for hole in holes):
@@ -115,7 +115,7 @@ def fill(supply: Supply, segment_bytes: int, folder: Folder, on_progress: Progre
     return 0
 
 
-class _Filler:
+class _HoleFiller:
     """Rows of another copy of the log, of which `count` have been written."""
 
     def __init__(self, folder: Folder, supply: Supply) -> None:
@@ -157,7 +157,7 @@ class _Filler:
         return joined(written, first, last)
 
 
-def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_bytes: int) -> None:
+def _insert(folder: Folder, hole: tuple[int, int], filler: _HoleFiller, segment_bytes: int) -> None:
     """Make a segment of a hole, or of its first part."""
     first, path = hole[0], folder.segment_path(hole[0])
     if path.exists() and not examine(path, first, hole[1] + 1, folder.identity).is_ours:
@@ -247,7 +247,7 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[tup
 
 
 def _rewrite(
-    folder: Folder, listed: Segment, is_chosen: Chosen | None, filler: _Filler | None = None
+    folder: Folder, listed: Segment, is_chosen: Chosen | None, filler: _HoleFiller | None = None
 ) -> list[tuple[int, int]]:
     """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied.
 

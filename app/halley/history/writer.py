@@ -175,13 +175,13 @@ class LogWriter:
             raise InboxFull
         self._taken_bytes += nbytes
         if len(self._turn) >= _TURN_ROWS and (entry.source is not self._latest or len(self._turn) >= _MOST_TURN_ROWS):
-            self.hand_over()
+            self.set_executor()
         self._latest = entry.source
         self._turn.append(entry)
         if self.later is None:
-            self.hand_over()
+            self.set_executor()
         elif len(self._turn) == 1:
-            self.later(self.hand_over)
+            self.later(self.set_executor)
 
     def change(self, change: Change) -> None:
         """Queue a change of the state, behind the events that were appended before; never waits.
@@ -191,11 +191,11 @@ class LogWriter:
         self._taken_bytes += change.nbytes
         self._turn.append(change)
         if self.later is None:
-            self.hand_over()
+            self.set_executor()
         elif len(self._turn) == 1:
-            self.later(self.hand_over)
+            self.later(self.set_executor)
 
-    def hand_over(self) -> None:
+    def set_executor(self) -> None:
         """Hand the appended events over to the writer's thread. For any thread."""
         with self._handing_over:
             self._latest = None  # it may be as large as a request
@@ -244,7 +244,7 @@ class LogWriter:
     def _done(self, work: Callable[[], object], timeout_s: float) -> bool:
         if self._is_closed:
             return True
-        self.hand_over()
+        self.set_executor()
         task = _Task(work)
         self._inbox.put(task)
         return task.wait(timeout_s)
@@ -252,7 +252,7 @@ class LogWriter:
     def close(self, timeout_s: float) -> None:
         """Write the waiting events and stop the thread; waits at most `timeout_s` seconds."""
         self._is_closed = True
-        self.hand_over()
+        self.set_executor()
         self._inbox.put(_Task(self._stop))
         self._thread.join(timeout_s)
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from halley import __version__, telemetry
-from halley.nats.credentials import TLS, Proof, UnusableFile, authorities_of_the_system, files_of, proof_of
+from halley.nats.credentials import TLS, Credentials, UnusableFile, authorities_of_the_system, files_of, proof_of
 from halley.nats.subscriptions import Handler, Subscriptions, dropped
 from halley.nats.wire import Message, Wire
 from halley.settings import Cluster
@@ -54,11 +54,11 @@ _PORT, _MAX_PAYLOAD = 4222, 1_048_576
 """What NATS servers have unless their configuration says otherwise."""
 
 
-class NobodyThere(Exception):
+class NoServerAvailable(Exception):
     """Nobody has subscribed to the subject of a request."""
 
 
-AwayErrors = (NobodyThere, OSError)
+AwayErrors = (NoServerAvailable, OSError)
 """What requests raise while there is no answer; `TimeoutError` is an `OSError`."""
 
 
@@ -250,7 +250,7 @@ class Client:
             wire.send(line)
         self._at = str(server)
 
-    def _hello(self, wire: Wire, proof: Proof) -> dict[str, object]:
+    def _hello(self, wire: Wire, proof: Credentials) -> dict[str, object]:
         return {
             "verbose": False,
             "pedantic": False,
@@ -354,7 +354,7 @@ class Client:
             end()
 
     async def request(self, subject: str, data: bytes, head: bytes = b"") -> Message:
-        """The first answer to a request on a subject. Raises `AwayErrors`, of them `NobodyThere`."""
+        """The first answer to a request on a subject. Raises `AwayErrors`, of them `NoServerAvailable`."""
         self._last_request += 1
         reply = f"{self._inbox}.{self._last_request}"
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -366,7 +366,7 @@ class Client:
         finally:
             del self._requests[reply]
         if is_unanswered(message):
-            raise NobodyThere
+            raise NoServerAvailable
         return message
 
     def _answered(self, message: Message) -> None:

@@ -30,7 +30,7 @@ class UnusableFile(OSError):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Proof:
+class Credentials:
     """What one connection needs; it has no text, which could come into a log.
 
     `known` are the fields of CONNECT that prove who the user is, and with a `seed` a signature by that nkey is another
@@ -61,7 +61,7 @@ def files_of(options: Cluster) -> list[str]:
     return [*filter(None, (*given, options.tls_ca, options.tls_cert, options.tls_key))]
 
 
-def proof_of(options: Cluster) -> Proof:
+def proof_of(options: Cluster) -> Credentials:
     """Read the files. Raises `UnusableFile`."""
     contents = {file: _content(file) for file in files_of(options)}
 
@@ -83,7 +83,7 @@ def proof_of(options: Cluster) -> Proof:
         known = {"jwt": jwt}
     if seed:
         _check(seed, options.nkey_file or options.creds_file)
-    return Proof(known, seed, _context(options))
+    return Credentials(known, seed, _context(options))
 
 
 def _content(file: str) -> bytes:

@@ -19,7 +19,7 @@ from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import CannotJoin as NotJoined
 from halley.cluster.stream import NotReady
 from halley.protocols.contract import Count
-from halley.server.cluster_node import Node
+from halley.server.cluster_node import ClusterNode
 from halley.server.folder_log import FolderLog
 from halley.server.front_store import FrontStore
 from halley.server.keeper_store import KeeperStore
@@ -46,10 +46,10 @@ def open_cluster_history(
     if settings.cluster.front:
         rules = rules_of(settings)
         state, applied = _joined(join_without_folder(settings))
-        store = FrontStore(Node(settings, broker, flush, applied), state, rules)
+        store = FrontStore(ClusterNode(settings, broker, flush, applied), state, rules)
     else:
         applied = _joined(join(settings, Path(settings.data_dir).resolve()))
-        store = KeeperStore(Node(settings, broker, flush, applied))
+        store = KeeperStore(ClusterNode(settings, broker, flush, applied))
     return ClusterHistory(store, others)
 
 
@@ -162,7 +162,7 @@ class ClusterHistory:
             self._nt4.leave()
 
     def _healing(self) -> list[dict[str, Any]]:
-        """What this node gets from keepers; see `Missed.figures`, `Repair.figures`."""
+        """What this node gets from keepers; see `CatchUp.figures`, `Repair.figures`."""
         return [each.figures for each in self._store.healers if each.figures is not None]
 
     def sweep(self, now: float) -> None:

@@ -11,15 +11,15 @@ from time import monotonic
 from halley.broker.broker import Broker
 from halley.broker.events import LAST_PUBLICATION, Publications
 from halley.broker.ports import Erasure
-from halley.cluster.applied import Applied
+from halley.cluster.applied import StreamState
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
 from halley.cluster.keeper_client import KeeperState
 from halley.cluster.members import Members
-from halley.cluster.missed import Taker
+from halley.cluster.missed import CatchUpTarget
 from halley.cluster.store import Store
-from halley.cluster.stream import StreamLife
+from halley.cluster.stream import StreamTrimmer
 from halley.nats.jetstream import Connection
 from halley.settings import Settings
 
@@ -30,10 +30,10 @@ _ERASURES = 100
 """How many erasures a keeper remembers for nodes that miss them."""
 
 
-class Node:
+class ClusterNode:
     """This node. `applied` is the state from which it goes on; `flush` is called when events were delivered."""
 
-    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], applied: Applied) -> None:
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], applied: StreamState) -> None:
         self.settings = settings
         self.options = settings.cluster
         self.broker = broker
@@ -43,9 +43,9 @@ class Node:
         self.nats = Connection(self.options)
         sessions_s = max(settings.bayeux.max_interval_s, settings.wamp.poll_gone_s)
         self.members = Members(self.nats, monotonic(), sessions_s)
-        self.stream = StreamLife(self.members, applied)
+        self.stream = StreamTrimmer(self.members, applied)
 
-    def log_of(self, store: Store, erasures: Erasures, taker: Taker) -> ClusterLog:
+    def log_of(self, store: Store, erasures: Erasures, taker: CatchUpTarget) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on.
 
         `taker` takes what the stream no longer has.

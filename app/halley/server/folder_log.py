@@ -123,12 +123,12 @@ class FolderLog:
     def listen(self) -> None:
         """Carry reports to the event loop from now on; call it on the running loop."""
         loop = asyncio.get_running_loop()
-        self.history.hand_over(loop.call_soon)
+        self.history.set_executor(loop.call_soon)
         self.reports.listen(loop.call_soon_threadsafe)
 
     async def close(self) -> None:
         """Write the queued events, report them to the broker, and close the log."""
-        self.history.hand_over(None)
+        self.history.set_executor(None)
         await asyncio.to_thread(self.history.close)
         self.readers.close()
         self._upkeep.shutdown(wait=False, cancel_futures=True)

@@ -8,14 +8,14 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.ports import Page, Query, Reader
-from halley.cluster.erasure import Due, Erasures
+from halley.cluster.erasure import Erasures, PendingErasure
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperRequests, KeeperState
 from halley.history.key_digests import Digests
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.protocols.contract import Count
-from halley.server.cluster_node import Node
+from halley.server.cluster_node import ClusterNode
 from halley.server.commit_reports import CommitReports
 from halley.server.folder_log import lags_of
 
@@ -26,7 +26,7 @@ class FrontStore:
     local = None
     heartbeat: Mapping[str, Callable[[], Any]] = {}
 
-    def __init__(self, node: Node, state: KeeperState, rules: Rules) -> None:
+    def __init__(self, node: ClusterNode, state: KeeperState, rules: Rules) -> None:
         """`state` is that of the keeper from which the node goes on."""
         self.node = node
         self._options = options = node.settings.history
@@ -87,7 +87,7 @@ class FrontStore:
         self._front.look(now)
         self.node.broker.commits.measured(self.figures()["bytes"], self.start, now)
 
-    async def _erase(self, due: Due) -> int:
+    async def _erase(self, due: PendingErasure) -> int:
         """Erase the events from the memory of this node."""
         await self.node.delivered(due.last)
         self.node.broker.erase(due.erasure)
@@ -96,9 +96,9 @@ class FrontStore:
             await asyncio.to_thread(work)
         return 0
 
-    # What the stream no longer has (`missed.Taker`)
+    # What the stream no longer has (`missed.CatchUpTarget`)
 
-    async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:  # noqa: ARG002 - of `Taker`
+    async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:  # noqa: ARG002 - of `CatchUpTarget`
         """Go on behind the rows of a keeper, which has them on its disk."""
         self._front.head = reached
 

@@ -18,9 +18,9 @@ from halley.broker.pending import Entry
 from halley.broker.ports import Erasure
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged, Healing
-from halley.cluster.continuity import Companions
+from halley.cluster.continuity import InSyncKeepers
 from halley.cluster.copying import STATE_FILE, erase_like
-from halley.cluster.erasure import Due, Erasures, delete_frames
+from halley.cluster.erasure import Erasures, PendingErasure, delete_frames
 from halley.cluster.frames import DIGESTS, KeeperAnnouncement, digests_to_json, erasure_to_json
 from halley.cluster.keeper import OF_NODES, Keeper
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -30,7 +30,7 @@ from halley.history.history import CannotPurge
 from halley.history.key_digests import Digests
 from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
-from halley.server.cluster_node import LOOK_S, Node
+from halley.server.cluster_node import LOOK_S, ClusterNode
 from halley.server.folder_log import FolderLog, Progress
 
 _KNOWN_S = 4.0
@@ -46,7 +46,7 @@ class KeeperStore:
     It receives the outcomes of commits for the node's log, and erases at all nodes (`folder_log.Erasing`).
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ClusterNode) -> None:
         """Open the log in the node's data folder, and erase what is due. Blocks.
 
         Raises `BadRecord`, `FolderLocked`, `FolderUnusable`.
@@ -68,11 +68,13 @@ class KeeperStore:
         self._repair = Repair(node.members, self._history, lambda: max(self.erasures.last, began))
         self.healers = self.log.missed, self._repair
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
-            "kept": lambda: None if self.log.is_diverged else self._keeper.kept(),  # it is not what the stream has then
+            "kept": lambda: (
+                None if self.log.is_diverged else self._keeper.status()
+            ),  # it is not what the stream has then
             "saved": lambda: self._history.state.sequence,
         }
         self._began_at = self._announced_at = 0.0
-        self._companions = Companions(self.archive.folder, node.applied, node.members, self.log.sender)
+        self._companions = InSyncKeepers(self.archive.folder, node.applied, node.members, self.log.sender)
 
     def _begin(self) -> None:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
@@ -112,7 +114,7 @@ class KeeperStore:
     def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
         """Inform fronts that more is on disk, and let the node's log deliver it."""
         if not self.log.is_diverged:
-            self._keeper.wrote()
+            self._keeper.announce_saved()
         self.log.writer.committed(group, first, now)
 
     def look(self, now: float) -> None:
@@ -125,12 +127,12 @@ class KeeperStore:
         if not self.log.is_diverged:
             self._companions.look(now)
 
-    # What the stream no longer has (`missed.Taker`)
+    # What the stream no longer has (`missed.CatchUpTarget`)
 
     async def take_over(self, rows: list[Stored], reached: int, digests: Digests) -> None:
         """Write the rows of another keeper, and inform fronts."""
         await asyncio.to_thread(self._history.copy, rows, reached, digests)
-        self._keeper.wrote()
+        self._keeper.announce_saved()
 
     async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
         """Erase from the folder, and from memory, what is erased at another keeper."""
@@ -207,7 +209,7 @@ class KeeperStore:
         await delete_frames(self.node.nats, erasure, sequence)
         return erased
 
-    async def _erase(self, due: Due) -> int:
+    async def _erase(self, due: PendingErasure) -> int:
         """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
         while self._history.state.sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody

@@ -13,7 +13,7 @@ from halley.cluster.frames import KeeperDismissal, pack
 from halley.cluster.keeper_client import KeeperRequests
 from halley.cluster.members import alive
 from halley.cluster.membership import connected
-from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.requests import NobodyAnswers, RequestRefused
 from halley.cluster.stream import CannotJoin
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
@@ -64,7 +64,7 @@ async def _check(nats: Connection, space: str, node: str) -> None:
         raise CannotForget(f"these nodes are of an older version of Halley, which cannot forget: {', '.join(older)}")
     try:
         keepers = (await KeeperRequests(nats).state(_STATE_S)).applied["keepers"]
-    except (NobodyAnswers, Unanswered, TimeoutError):
+    except (NobodyAnswers, RequestRefused, TimeoutError):
         if not running:
             return  # perhaps no keeper starts before this one is struck off (`continuity.py`)
         raise CannotForget("no keeper answers: start one first") from None
