@@ -37,7 +37,7 @@ from halley.cli.cluster.access import NO_SERVER
 from halley.cli.cluster.run import find_nats_server
 from halley.cli.measuring import print_measured, serving
 from halley.cli.pipeline import need_installed
-from halley.cli.terminal import DONE, FAILED, WRONG_USE, run, say
+from halley.cli.terminal import DONE, FAILED, USAGE_ERROR, print_status, run
 
 _MOST_STORED = 1_000_000_000
 
@@ -173,8 +173,8 @@ def cluster_verb(
     """
     program = nats_server or find_nats_server()
     if program is None:
-        say(NO_SERVER)
-        sys.exit(WRONG_USE)
+        print_status(NO_SERVER)
+        sys.exit(USAGE_ERROR)
     plan = ClusterPlan(servers=int(servers), **options)
     print_measured(partial(measure_cluster, plan, program), cluster_table, is_json=is_json, saved=saved)
 
@@ -348,7 +348,7 @@ async def _profiled(load: str) -> int:
     try:
         await profile(load, click.echo)
     except BenchFailed as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
     return DONE
 

@@ -11,7 +11,16 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, nobody_on
 
-from halley.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
+from halley.client import (
+    Client,
+    ClientError,
+    Dismissed,
+    IdempotentPublish,
+    OutcomeUnknown,
+    Refused,
+    Timeouts,
+    Unreachable,
+)
 from halley.client.wire import Wire
 
 pytestmark = pytest.mark.usefixtures("transport")
@@ -106,7 +115,9 @@ async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
         await client.subscribe("/**")
         for verdicts in (
             await client.publish_many("/many", values),
-            await client.publish_keyed(Keyed("/keyed", value, f"key {n}") for n, value in enumerate(values)),
+            await client.publish_keyed(
+                IdempotentPublish("/keyed", value, f"key {n}") for n, value in enumerate(values)
+            ),
         ):
             assert [None if refused is None else refused.status for refused in verdicts] == [None, 413, None]
         assert await read(client, 4) == [1, 2, 1, 2]
@@ -115,7 +126,12 @@ async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
 
 async def test_a_key_that_was_used_for_something_else_is_refused_and_not_repeated():
     """The same value is a repeat, in one call and in another; what follows is published."""
-    used = [Keyed("/a", {"n": 1}, "k"), Keyed("/a", {"n": 1.0}, "k"), Keyed("/a", 2, "k"), Keyed("/a", 3, "other")]
+    used = [
+        IdempotentPublish("/a", {"n": 1}, "k"),
+        IdempotentPublish("/a", {"n": 1.0}, "k"),
+        IdempotentPublish("/a", 2, "k"),
+        IdempotentPublish("/a", 3, "other"),
+    ]
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/**")
         for _ in range(2):

@@ -14,7 +14,16 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, nobody_on
 
-from halley.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refused, Timeouts, Unreachable
+from halley.client import (
+    Client,
+    ConnectionEvent,
+    Dismissed,
+    IdempotentPublish,
+    OutcomeUnknown,
+    Refused,
+    Timeouts,
+    Unreachable,
+)
 from halley.client.messages import Advice, Event, Incoming
 from halley.settings import Access
 
@@ -66,7 +75,7 @@ async def test_events_of_a_lost_answer_come_again_once():
         served.halley.publish("/a", 3)
         assert await read(client, 1) == [3]
         assert client.client_id == session_id
-        assert links == [Link.LOST, Link.RESUMED]
+        assert links == [ConnectionEvent.LOST, ConnectionEvent.RESUMED]
 
 
 async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
@@ -87,7 +96,7 @@ async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
             proxy.mend()
             await served.until(lambda connects=connects: served.house.engine.sessions.connects > connects)
         assert await reading == list(range(300))
-        assert Link.RENEWED not in links
+        assert ConnectionEvent.RENEWED not in links
 
 
 async def test_without_the_ack_extension_polling_and_replies_both_bring_events():
@@ -169,7 +178,7 @@ async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_pat
     async with serving(settings) as served, relayed(served) as (client, proxy, _):
         await client.subscribe("/**")
         await served.until(lambda: served.house.engine.sessions.holds == 1)
-        events = [Keyed(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
+        events = [IdempotentPublish(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
         proxy.loses_answers = True
         publishing = asyncio.create_task(client.publish_keyed(events))
         await served.until(lambda: served.house.broker.published >= 100)
@@ -223,7 +232,7 @@ async def test_a_session_that_has_lapsed_is_begun_anew_with_its_subscriptions():
         await client.publish("/b/c/d", 2)
         assert await read(client, 2) == [1, 2]
         await served.until(lambda: len(links) == 2)
-        assert links == [Link.LOST, Link.RENEWED]
+        assert links == [ConnectionEvent.LOST, ConnectionEvent.RENEWED]
 
 
 async def test_a_publisher_whose_session_is_gone_publishes_in_the_next():
@@ -238,7 +247,7 @@ async def test_a_publisher_whose_session_is_gone_publishes_in_the_next():
 
 
 async def test_a_slow_consumer_is_told_that_something_is_missing():
-    """An overflow ends the session; the client begins another and reports `Link.RENEWED`."""
+    """An overflow ends the session; the client begins another and reports `ConnectionEvent.RENEWED`."""
     links = Links()
     async with (
         serving(brisk(limits={"queue_events": 20})) as served,
@@ -249,9 +258,9 @@ async def test_a_slow_consumer_is_told_that_something_is_missing():
             served.halley.publish("/a", number)
             await asyncio.sleep(0)
         reading = asyncio.create_task(read(client, 21))
-        await served.until(lambda: Link.RENEWED in links)
+        await served.until(lambda: ConnectionEvent.RENEWED in links)
         reading.cancel()
-        assert links == [Link.LOST, Link.RENEWED]
+        assert links == [ConnectionEvent.LOST, ConnectionEvent.RENEWED]
 
 
 async def test_a_dismissed_client_stays_away():
@@ -312,8 +321,8 @@ async def test_a_client_survives_a_restart_of_its_server(tmp_path):
             await client.publish("/a", "after")
             assert await read(client, 2) == ["meanwhile", "after"]
             await stack.aclose()
-    assert links[0] is Link.LOST
-    assert links[-1] is Link.RESUMED
+    assert links[0] is ConnectionEvent.LOST
+    assert links[-1] is ConnectionEvent.RESUMED
 
 
 async def test_a_server_that_stays_away_is_unreachable(tmp_path):
@@ -402,20 +411,23 @@ def test_what_is_neither_reply_nor_event_is_left_alone():
 
 
 async def test_a_subscription_that_the_server_has_ended_is_given_up():
-    """Rules that no longer allow it are reported as `Link.REVOKED`; a later session renews the other subscriptions."""
+    """Rules that no longer allow it are reported as `ConnectionEvent.REVOKED`; a later session renews all others."""
     async with serving() as served, relayed(served) as (client, _, links):
         await client.subscribe("/a")
         await client.subscribe("/b")
         rules = (Access("*", "publish", "/**"), Access("*", "subscribe", "/b"))
         assert served.house.reloading.apply_access(replace(served.house.settings, access=rules)) == (0, 1)
-        await served.until(lambda: links == [Link.REVOKED])
+        await served.until(lambda: links == [ConnectionEvent.REVOKED])
         served.halley.publish("/a", 1)
         served.halley.publish("/b", 2)
         assert await read(client, 1) == [2]
         before = client.client_id
         served.house.broker.rights_changed(lambda _: False, monotonic())  # ends all sessions
         await served.until(lambda: client.client_id not in (None, before) and len(links) == 3)
-        assert links[1:] in ([Link.LOST, Link.RENEWED], [Link.LOST, Link.RESUMED])
+        assert links[1:] in (
+            [ConnectionEvent.LOST, ConnectionEvent.RENEWED],
+            [ConnectionEvent.LOST, ConnectionEvent.RESUMED],
+        )
         served.halley.publish("/b", 3)
         assert await read(client, 1) == [3]
 

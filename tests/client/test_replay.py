@@ -10,7 +10,7 @@ from clients.server_thread import ServerThread
 from support.answering import answering
 from support.server import brisk, serving
 
-from halley.client import ALL, ONLY_NEW, Client, Dismissed, Link, Refused, Timeouts
+from halley.client import ALL, ONLY_NEW, Client, ConnectionEvent, Dismissed, Refused, Timeouts
 from halley.client.session import ReplayPositions
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("transport")]
@@ -70,7 +70,7 @@ async def test_over_a_restart(tmp_path):
             assert [data for data, _ in await take(client, 2)] == [2, 3]
     finally:
         await server.stop()
-    assert Link.RENEWED not in links
+    assert ConnectionEvent.RENEWED not in links
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ async def test_events_that_the_history_has_lost_are_reported():
     async with answering(answer) as url, Client(url, transport="long-polling", on_link=on_link) as client:
         with pytest.raises(Dismissed):
             await take(client, 1)
-    assert links == [(Link.MISSED, "/a, positions 5 to 9")]
+    assert links == [(ConnectionEvent.MISSED, "/a, positions 5 to 9")]

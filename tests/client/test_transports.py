@@ -10,7 +10,7 @@ from support.server import serving
 from support.socket_gate import BLOCKING, BUSY, OPEN, REFUSING, gate
 from support.wire import DEADLINE_S
 
-from halley.client import Client, Link, Refused, Timeouts, Unreachable, socket_wire
+from halley.client import Client, ConnectionEvent, Refused, Timeouts, Unreachable, socket_wire
 from halley.client.wamp import WampClient
 
 TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
@@ -93,7 +93,7 @@ async def test_a_session_goes_on_by_polls_when_websockets_are_blocked_in_between
             assert client.client_id == session
             await client.publish("/a", "by a post")
             assert await read(client, 1) == ["by a post"]
-        assert links == [Link.LOST, Link.RESUMED]
+        assert links == [ConnectionEvent.LOST, ConnectionEvent.RESUMED]
         assert any(head.startswith(b"POST") for head in front.heads)
 
 
@@ -168,7 +168,7 @@ async def test_a_cut_websocket_comes_back_with_its_session_and_what_came_meanwhi
                 await asyncio.sleep(0)
             assert await reading == [*range(300)]
             assert client.client_id == session
-        assert Link.RENEWED not in links
+        assert ConnectionEvent.RENEWED not in links
         assert {head.split()[0] for head in front.heads} == {b"GET"}
 
 

@@ -17,7 +17,7 @@ from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request
 
-from halley.client import ALL, Client, ClientError, Keyed
+from halley.client import ALL, Client, ClientError, IdempotentPublish
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ async def keyed(server):
     """Publish so many keys that a node's state is larger than a message of NATS; return the first key."""
     names = [f"{number}{'k' * 120}" for number in range(3_000)]
     async with Client(url_of(server)) as client:
-        refused = await client.publish_keyed([Keyed(f"/keyed/{'room' * 50}", 1, name) for name in names])
+        refused = await client.publish_keyed([IdempotentPublish(f"/keyed/{'room' * 50}", 1, name) for name in names])
         assert set(refused) == {None}
     return names[0]
 

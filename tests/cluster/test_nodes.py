@@ -22,7 +22,7 @@ from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request, until
 
-from halley.client import ALL, Client, HistoryClient, Keyed
+from halley.client import ALL, Client, HistoryClient, IdempotentPublish
 from halley.cluster.frames import Row, SharedFields, pack
 from halley.cluster.members import id_of
 
@@ -161,7 +161,7 @@ async def test_a_killed_node_goes_on_with_the_same_history(tmp_path):
     """Kill -9, others publish, and the node comes back with the same rows and keys."""
     async with cluster(tmp_path, "a") as (nats, (a,)):
         async with node(tmp_path, nats, "b") as b, Client(url_of(b)) as client:
-            await client.publish_keyed([Keyed("/chat/room", number, f"k{number}") for number in range(50)])
+            await client.publish_keyed([IdempotentPublish("/chat/room", number, f"k{number}") for number in range(50)])
             b.send_signal(signal.SIGKILL)
             await b.exit_code()
         await published(a, "/chat/room", "meanwhile")

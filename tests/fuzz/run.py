@@ -99,14 +99,14 @@ class Server:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def check(self) -> None:
-        """Raise `Broken` if an error was logged or the process has ended."""
+        """Raise `Violations` if an error was logged or the process has ended."""
         if self.errors:
             raise Broken(self.errors[0])
         if self.process.returncode is not None:
             raise Broken(f"the server has ended: {self.process.returncode}")
 
     async def probe(self) -> None:
-        """Publish as another client does. Raises `Broken` if that takes too long."""
+        """Publish as another client does. Raises `Violations` if that takes too long."""
         try:
             async with asyncio.timeout(HANG_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -297,7 +297,7 @@ MESSAGES = {f"wamp-{form}": wamp_message(form) for form in SERIALIZERS} | {"nt4"
 
 
 async def watch(server: Server, seconds: float, *, is_told: bool) -> None:
-    """Check the server each second. Raises `Broken`."""
+    """Check the server each second. Raises `Violations`."""
     began, warm_bytes = time.monotonic(), 0
     while (ran_s := time.monotonic() - began) < seconds:
         await asyncio.sleep(min(1.0, seconds))
@@ -312,7 +312,7 @@ async def watch(server: Server, seconds: float, *, is_told: bool) -> None:
 
 
 async def fuzz(kinds: list[str], seconds: float, seed: int, *, is_told: bool = True) -> int:
-    """Send inputs of these kinds; return how many. Raises `Broken`."""
+    """Send inputs of these kinds; return how many. Raises `Violations`."""
     async with serving() as server:
         until = time.monotonic() + seconds
         try:

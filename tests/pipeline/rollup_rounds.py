@@ -23,7 +23,7 @@ from support.process import environment, launched, started
 from support.rollups import recount, rolled_up
 
 from halley.broker.events import to_text
-from halley.client import ALL, Client, ClientError, Keyed
+from halley.client import ALL, Client, ClientError, IdempotentPublish
 
 SETTINGS = {"HALLEY_PIPELINE_LATE_S": "2", "HALLEY_PIPELINE_MASTER": "local[2]", "HALLEY_PIPELINE_DRIVER_MEMORY": "1g"}
 FINAL_S = 75
@@ -60,7 +60,9 @@ class Round:
         async with Client(self.url) as client:
             while time.monotonic() < until:
                 number = self.published
-                events = [Keyed(f"/room/{each}", {"n": number}, f"{number}/{each}") for each in range(CHANNELS)]
+                events = [
+                    IdempotentPublish(f"/room/{each}", {"n": number}, f"{number}/{each}") for each in range(CHANNELS)
+                ]
                 assert await client.publish_keyed(events) == [None] * CHANNELS
                 self.published += 1
                 await asyncio.sleep(0.1)

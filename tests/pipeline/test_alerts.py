@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.log import OpenLog
 from support.rollups import Heard
 
-from halley.pipeline.jobs.alerts import Alerts, Watcher
+from halley.pipeline.jobs.alerts import AlertProcessor, Alerts
 from halley.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
 from halley.pipeline.lake import tables
 from halley.settings import Pipeline
@@ -123,7 +123,7 @@ def test_kinds_alternate_whatever_comes(steps):
 
 
 class Task:
-    """What Spark gives a `Watcher`: the stored state of one channel, its timers, and the time of the batch."""
+    """What Spark gives a `AlertProcessor`: the stored state of one channel, its timers, and the time of the batch."""
 
     def __init__(self, state, now_ms):
         self.state, self.now_ms, self.timers_ms = state, now_ms, []
@@ -150,7 +150,7 @@ def test_no_channel_is_silent_before_the_start_nor_soon_after_it(later_s):
     state, _ = lived([20] * 20)
     since_ms = 1_000_000_000
     task = Task((*state, True), since_ms + later_s * 1_000)
-    watcher = Watcher(BOUNDS, since_ms)
+    watcher = AlertProcessor(BOUNDS, since_ms)
     watcher.init(task)
     assert list(watcher.handleExpiredTimer(("pulse",), task, None)) == []
     assert task.timers_ms == [since_ms + 60_000]

@@ -7,13 +7,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from halley.configuration import BadSettings, load
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import COMPUTED, Lifting, arrow_schema, lifts_of, types_of
+from halley.pipeline.source.columns import COMPUTED, ColumnExtraction, arrow_schema, lifts_of, types_of
 from halley.settings import Lift, Settings
 
 
 def lifting(*lifts):
     """Return the lifting of [[lift]] tables, each (pattern, pointer, column, type)."""
-    return Lifting(lifts_of(Settings(lift=tuple(Lift(*lift) for lift in lifts))))
+    return ColumnExtraction(lifts_of(Settings(lift=tuple(Lift(*lift) for lift in lifts))))
 
 
 def lifted(payload, pointer, kind, topic="market/aapl"):
@@ -28,7 +28,7 @@ def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
     for with_faults in (False, True):
         source = spark.read.format("halley").options(faults=str(with_faults), lift=lift)
         declared = source.load(str(tmp_path)).schema
-        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults) | COMPUTED)
+        columns = arrow_schema(types_of(ColumnExtraction(lift), with_faults=with_faults) | COMPUTED)
         assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
         assert declared.names == [*COLUMNS, *faults, "x", "y", "channel", "name", "time", "traceparent"]
@@ -62,7 +62,7 @@ def test_what_the_settings_take(tmp_path, pattern, column, mistake):
     file = tmp_path / "halley.toml"
     file.write_text(f'[[lift]]\npattern = "{pattern}"\npointer = "/x"\ncolumn = "{column}"\ntype = "long"\n')
     if mistake is None:
-        assert Lifting(lifts_of(load(file, {}, {}).settings)).columns == {column: "long"}
+        assert ColumnExtraction(lifts_of(load(file, {}, {}).settings)).columns == {column: "long"}
     else:
         with pytest.raises(BadSettings, match=mistake):
             load(file, {}, {})
@@ -174,4 +174,4 @@ def test_several_tables_fill_one_column():
 def test_a_lift_that_can_be_none(text):
     """Invalid lifts are refused before anything is read."""
     with pytest.raises(JobRejected):
-        Lifting(text)
+        ColumnExtraction(text)

@@ -15,8 +15,8 @@ from support.programs import require_program
 
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import tables
-from halley.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows
-from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.commit import AppTransaction, Conflict, commit_files, commit_rows
+from halley.pipeline.lake.files import staging_folder, write
 
 FULL = """
 import ctypes, os, sys
@@ -24,12 +24,12 @@ from pathlib import Path
 from support.lake import LOG_ID, rows_of, stored
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import tables
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 table = tables.create(Path(sys.argv[1]), "events", LOG_ID)
 OPEN, WRITE, SYNC, RENAME, ENOSPC = 1, 2, 4, 8, 1
 ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENOSPC)
 try:
-    commit_rows(table, rows_of([stored(2)]), Step("ingest", 2, 3))
+    commit_rows(table, rows_of([stored(2)]), AppTransaction("ingest", 2, 3))
 except JobRejected as refused:
     print(refused)
 """
@@ -69,7 +69,7 @@ def test_rows_and_progress_are_one_commit(tmp_path):
 def test_progress_without_rows_is_a_commit_too(tmp_path):
     """A batch without any row that can be stored still advances its job."""
     table = ingested(tmp_path, [stored(1)])
-    commit_files(table, [], Step(INGEST, 2, 50))
+    commit_files(table, [], AppTransaction(INGEST, 2, 50))
     assert tables.LakeTable(table.table_uri).position(INGEST) == 50
     assert offsets(table) == [1]
 
@@ -80,7 +80,7 @@ def test_l5_a_commit_that_does_not_start_where_its_job_is_is_refused(tmp_path, b
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     with pytest.raises(Conflict):
-        commit_rows(table, rows_of([stored(2)]), Step(INGEST, before, after))
+        commit_rows(table, rows_of([stored(2)]), AppTransaction(INGEST, before, after))
     now = tables.LakeTable(table.table_uri)
     assert (now.position(INGEST), now.version()) == (2, 1)
     assert files_on_disk(table) == on_disk
@@ -90,9 +90,9 @@ def test_l6_of_two_that_begin_at_one_place_one_is_refused(tmp_path):
     """L6: even without a lock the second one to commit is refused, and no row is lost or duplicated."""
     ingested(tmp_path, [stored(1)])
     one, other = (tables.open_table(tmp_path, "events") for _ in range(2))
-    commit_rows(one, rows_of([stored(2), stored(3)]), Step(INGEST, 2, 4))
+    commit_rows(one, rows_of([stored(2), stored(3)]), AppTransaction(INGEST, 2, 4))
     with pytest.raises(Conflict, match=r"written by another job 'ingest': it is at 4, not 2"):
-        commit_rows(other, rows_of([stored(2)]), Step(INGEST, 2, 3))
+        commit_rows(other, rows_of([stored(2)]), AppTransaction(INGEST, 2, 3))
     assert offsets(tables.open_table(tmp_path, "events")) == [1, 2, 3]
 
 
@@ -147,7 +147,7 @@ def test_commits_at_once_all_count(tmp_path):
                 rows = pa.table(
                     {"first": [100 * job + n], "last": [100 * job + n], "reason": ["hole"], "found_us": [0]}
                 )
-                commit_rows(table, rows, Step(f"job{job}", n or None, n + 1))
+                commit_rows(table, rows, AppTransaction(f"job{job}", n or None, n + 1))
         except JobRejected as error:
             errors.append(error)
 
@@ -187,16 +187,16 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
     """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
-    leave = "import os, sys; from pathlib import Path; from halley.pipeline.lake import files\n"
-    leave += "with files.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
+    leave = "import os, sys; from pathlib import Path; from halley.pipeline.lake.files import staging_folder\n"
+    leave += "with staging_folder(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-uc", leave, tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     dead = Path(done.stdout.strip())
     assert (dead / "f").exists()
-    with staged(tmp_path) as alive:
+    with staging_folder(tmp_path) as alive:
         assert not dead.exists()
-        with staged(tmp_path):
+        with staging_folder(tmp_path):
             assert alive.exists()
     assert list((tmp_path / ".staging").iterdir()) == []
 
@@ -205,8 +205,8 @@ def test_a_file_whose_commit_fails_is_taken_back(tmp_path):
     """A refused commit leaves no files in the table's folder."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
-    with staged(tmp_path) as folder:
+    with staging_folder(tmp_path) as folder:
         written = write(folder, table.shape, rows_of([stored(2)]))
         with pytest.raises(Conflict):
-            commit_files(table, written, Step(INGEST, 99, 100))
+            commit_files(table, written, AppTransaction(INGEST, 99, 100))
     assert files_on_disk(table) == on_disk

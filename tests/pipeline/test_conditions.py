@@ -15,7 +15,7 @@ from support.lakes import DAY_US, LIFTED, START_US, TOPICS, add, make_lake, row
 
 from halley.pipeline.lake import tables
 from halley.pipeline.queries import sql
-from halley.pipeline.queries.conditions import ANYTHING, MOST_PARTS, NOTHING, among, between, every, needed, some
+from halley.pipeline.queries.conditions import ANYTHING, MOST_PARTS, NOTHING, and_, between, is_in, or_, plan_scan
 from halley.pipeline.queries.sql import _conditions, ask
 from halley.pipeline.queries.views import in_spark, views_of
 
@@ -24,19 +24,19 @@ FOLDER = {"day": "2026-06-02", "protocol": "nt4"}
 
 def test_parts_are_joined():
     """AND and OR are flat where they can be, and what is known not to matter is left out."""
-    a, b, c = between("a", 1), between("b", None, "it's"), among("c", ["x", "y", "x"])
+    a, b, c = between("a", 1), between("b", None, "it's"), is_in("c", ["x", "y", "x"])
     assert (a, b, c) == ("`a` >= 1", "`b` <= 'it''s'", "`c` in ('x', 'y')")
     assert between("a", 1, 2) == "`a` >= 1 and `a` <= 2"
-    assert (between("a"), among("a", [True]), among("a", [])) == (
+    assert (between("a"), is_in("a", [True]), is_in("a", [])) == (
         "`a` is not null",
         "`a` >= true and `a` <= true",
         NOTHING,
     )
-    assert every([a, some([b, c, b]), ANYTHING]) == f"{a} and ({b} or {c})"
-    assert (every([]), every([ANYTHING]), every([a, NOTHING])) == (ANYTHING, ANYTHING, NOTHING)
-    assert (some([]), some([NOTHING, a]), some([a, ANYTHING])) == (NOTHING, a, ANYTHING)
-    assert every(between("a", n) for n in range(500)).count(" and ") == MOST_PARTS - 1
-    assert some(between("a", n) for n in range(500)) == ANYTHING
+    assert and_([a, or_([b, c, b]), ANYTHING]) == f"{a} and ({b} or {c})"
+    assert (and_([]), and_([ANYTHING]), and_([a, NOTHING])) == (ANYTHING, ANYTHING, NOTHING)
+    assert (or_([]), or_([NOTHING, a]), or_([a, ANYTHING])) == (NOTHING, a, ANYTHING)
+    assert and_(between("a", n) for n in range(500)).count(" and ") == MOST_PARTS - 1
+    assert or_(between("a", n) for n in range(500)) == ANYTHING
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def condition_and_choice(chance, files, depth=0):
         parts = [condition_and_choice(chance, files, depth + 1) for _ in range(chance.randrange(4))]
         texts, choices = [text for text, _ in parts], [choice for _, choice in parts]
         if chance.random() < 0.5:
-            return every(texts), set(files).intersection(*choices)
-        return some(texts), set().union(*choices)
+            return and_(texts), set(files).intersection(*choices)
+        return or_(texts), set().union(*choices)
     column = chance.choice([*VALUES])
     if chance.random() < 0.1:
         return f"`{column}` is null", {path for path, bounds in files.items() if bounds[column][2]}
@@ -79,7 +79,7 @@ def condition_and_choice(chance, files, depth=0):
         choice = {
             path for path in known if any(files[path][column][0] <= each <= files[path][column][1] for each in values)
         }
-        return among(column, values), choice
+        return is_in(column, values), choice
     low, high = chance.choice([(min(values), None), (None, max(values)), (min(values), max(values))])
     choice = {
         path
@@ -107,7 +107,7 @@ def test_delta_rs_chooses_the_files_that_can_hold_such_rows(lake):
     sizes = set()
     for _ in range(400):
         condition, choice = condition_and_choice(chance, files)
-        assert {file.path for file in needed("events", table, condition).files} == choice, condition
+        assert {file.path for file in plan_scan("events", table, condition).files} == choice, condition
         sizes.add(len(choice))
     assert {0, 1, len(files)} <= sizes
 
@@ -117,7 +117,7 @@ def test_the_folder_of_a_lake_may_have_any_name(tmp_path):
     folder = tmp_path / "q?x a b{c}100% %zz[e]*=\u00fc#"
     make_lake(folder, 60, commits=3)
     table = tables.open_table(folder, "events")
-    read = needed("events", table, between("offset", None, 20))
+    read = plan_scan("events", table, between("offset", None, 20))
     assert {file.greatest["offset"] <= 20 for file in read.files} == {True}
     assert 0 < len(read.files) < read.of
 
@@ -127,17 +127,17 @@ def test_where_delta_rs_is_slow_or_refuses_more_files_are_read(lake):
     table = tables.open_table(lake, "events")
 
     def read(condition):
-        return len(needed("events", table, condition).files)
+        return len(plan_scan("events", table, condition).files)
 
-    assert read(among("offset", range(1_000, 6_000))) == 0
-    assert read(among("offset", [1, *range(1_000, 6_000)])) <= 3
-    assert read(every([*(between("count", -10_000 - n) for n in range(500)), between("offset", None, 20)])) == 18
+    assert read(is_in("offset", range(1_000, 6_000))) == 0
+    assert read(is_in("offset", [1, *range(1_000, 6_000)])) <= 3
+    assert read(and_([*(between("count", -10_000 - n) for n in range(500)), between("offset", None, 20)])) == 18
     with pytest.raises(DeltaError, match="Cannot convert to kernel expression: Like"):
         table.file_uris(file_pruning_predicate="topic like 'zzz%'")
     deep = between("offset", 1_000)
     assert read(deep) == 0
     for _ in range(60):
-        deep = every([some([deep, between("offset", None, -1)]), between("offset", 0)])
+        deep = and_([or_([deep, between("offset", None, -1)]), between("offset", 0)])
     with pytest.raises(DeltaError, match="recursion limit exceeded"):
         table.file_uris(file_pruning_predicate=deep)
     assert read(deep) == 18

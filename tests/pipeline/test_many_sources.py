@@ -35,9 +35,9 @@ from halley.pipeline.jobs.ingest import Ingest
 from halley.pipeline.jobs.rollup import Rollup
 from halley.pipeline.jobs.sessions import Sessions
 from halley.pipeline.lake import locks, shapes, tables, upkeep
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.forget import forget
-from halley.pipeline.lake.sources import Origin, labelled
+from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.lake.verify import verify
 from halley.pipeline.queries.events import Selection, lines
 from halley.pipeline.queries.replay import Plan, Replay
@@ -266,8 +266,8 @@ def test_sessions_are_those_of_each_server(lake):
         ]
         app = events.app(tables.INGEST, log_id)
         for event in story:
-            rows = labelled(rows_of([event]), events.labels(Origin(name, log_id)))
-            commit_rows(events, rows, Step(app, events.position(app), event.offset + 1))
+            rows = labelled(rows_of([event]), events.labels(LogSource(name, log_id)))
+            commit_rows(events, rows, AppTransaction(app, events.position(app), event.offset + 1))
             list(Sessions(lake).once())
     found = by_log(lake, "sessions")
     assert {source: [(row["authid"], row["length_s"]) for row in rows] for (source, _), rows in found.items()} == {

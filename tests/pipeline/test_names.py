@@ -11,7 +11,7 @@ from support.lakes import add, add_files, row
 from support.names import ODD_NAMES
 
 from halley.pipeline.lake.tables import open_table
-from halley.pipeline.queries.conditions import ANYTHING, among, needed
+from halley.pipeline.queries.conditions import ANYTHING, is_in, plan_scan
 from halley.pipeline.queries.plans import _named
 from halley.pipeline.queries.sql import ask
 from halley.pipeline.queries.views import Computed, in_spark, views_of
@@ -74,10 +74,10 @@ def test_a_condition_on_a_name_reads_as_few_files_as_on_its_topic(lake):
     """
     table, _, rows = rows_of(lake)
     for _, name, _ in NAMED:
-        read = needed("events", table, _named(NAME, [name], is_whole=True)).files
+        read = plan_scan("events", table, _named(NAME, [name], is_whole=True)).files
         assert {file.path for each, file in rows if each == name} <= {file.path for file in read}, name
         topics = {topic for protocol in ODD_NAMES if (topic := topic_of(name, protocol)) is not None}
-        assert len(read) <= len(needed("events", table, among("topic", topics)).files), name
+        assert len(read) <= len(plan_scan("events", table, is_in("topic", topics)).files), name
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_no_file_is_left_out_by_the_beginning_of_a_name(lake):
     read = 0
     beginnings = random.sample(sorted({name[:chars] for _, name, _ in NAMED for chars in range(len(name) + 1)}), 300)
     for beginning in beginnings:
-        chosen = {file.path for file in needed("events", table, _named(NAME, [beginning], is_whole=False)).files}
+        chosen = {file.path for file in plan_scan("events", table, _named(NAME, [beginning], is_whole=False)).files}
         for name, file in rows:
             assert file.path in chosen or not name.startswith(beginning), (beginning, name)
         read += len(chosen)

@@ -6,14 +6,14 @@ import pytest
 
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.run import consumer
-from halley.pipeline.lake.place import StorePath, place_of, reason, state_folder
+from halley.pipeline.lake.place import ObjectPath, place_of, reason, state_folder
 
 
 def test_a_path_is_a_folder_and_a_url_a_store():
     """A store's URL is used like a path; a slash at its end makes no difference."""
     assert place_of("lake/a b") == Path("lake/a b")
     lake = place_of("s3://bucket/some/lake/")
-    assert lake == StorePath("s3://bucket/some/lake")
+    assert lake == ObjectPath("s3://bucket/some/lake")
     table = lake.absolute() / "events"
     assert (str(table), table.name, table.parent, table.key) == (
         "s3://bucket/some/lake/events",

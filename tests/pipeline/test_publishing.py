@@ -12,7 +12,7 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from halley.access.tokens import hash_of, new_token
-from halley.client import ALL, Client, Keyed
+from halley.client import ALL, Client, IdempotentPublish
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.jobs.publishing import Publisher, Unpublished, key_of
 
@@ -26,7 +26,9 @@ def recording(folder):
 
 def messages(first, last):
     """Return messages with the numbers `first` to `last`, each with its own key."""
-    return [Keyed(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)]
+    return [
+        IdempotentPublish(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)
+    ]
 
 
 async def publish(publisher, some):
@@ -113,7 +115,7 @@ async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tm
                 await client.subscribe("/stats/**", after=ALL)
                 assert await heard(client, 300) == list(range(1, 301))
                 assert await task == ALL_PUBLISHED
-                await publish(publisher, [Keyed("/stats/end", "end", "end")])
+                await publish(publisher, [IdempotentPublish("/stats/end", "end", "end")])
                 assert await heard(client, 1) == ["end"]
 
 
@@ -147,7 +149,7 @@ async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others
     """A channel whose name is too long below /stats/10s does not stop the others."""
     async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/stats/**")
-        long = Keyed("/stats/10s/" + "x" * 250, 0, "long")
+        long = IdempotentPublish("/stats/10s/" + "x" * 250, 0, "long")
         assert await publish(publisher, [*messages(1, 2), long, *messages(3, 4)]) == Unpublished(refused=1, before=0)
         assert await heard(client, 4) == [1, 2, 3, 4]
 
@@ -168,12 +170,21 @@ async def test_what_is_remembered_is_found_without_its_data(tmp_path):
     """With data and without, also where these are null; and nothing is published."""
     async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/**")
-        known = [Keyed("/a", {"n": 1}, "object"), Keyed("/a", None, "null"), Keyed("/a", 0, "zero")]
+        known = [
+            IdempotentPublish("/a", {"n": 1}, "object"),
+            IdempotentPublish("/a", None, "null"),
+            IdempotentPublish("/a", 0, "zero"),
+        ]
         assert await publish(publisher, known) == ALL_PUBLISHED
-        asked = [known[0], Keyed("/a", {"n": 1}, "new"), *known[1:], Keyed("/a/*", 1, "refused")]
+        asked = [
+            known[0],
+            IdempotentPublish("/a", {"n": 1}, "new"),
+            *known[1:],
+            IdempotentPublish("/a/*", 1, "refused"),
+        ]
         found = await asyncio.to_thread(publisher.remembered, asked)
         assert found == [True, False, True, True, False]
-        await publish(publisher, [Keyed("/end", "end", "end")])
+        await publish(publisher, [IdempotentPublish("/end", "end", "end")])
         assert await heard(client, 4) == [{"n": 1}, None, 0, "end"]
 
 

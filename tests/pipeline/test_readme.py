@@ -15,7 +15,7 @@ from halley.pipeline.jobs.run import consumer
 from halley.pipeline.lake.dictionary import DICTIONARY
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import LABELS
-from halley.pipeline.source.columns import Lifting, lifts_of
+from halley.pipeline.source.columns import ColumnExtraction, lifts_of
 
 PIPELINE = without_blocks(page("app/halley/pipeline/README.md"))
 GROUPS = ("pipeline", "lake")
@@ -93,7 +93,7 @@ def test_the_settings_are_accepted(tmp_path):
     file = tmp_path / "halley.toml"
     file.write_text(block("lift"))
     settings = load(file, {}, {}).settings
-    assert Lifting(lifts_of(settings)).columns == {"price": "double"}
+    assert ColumnExtraction(lifts_of(settings)).columns == {"price": "double"}
     for table, name in re.findall(r"`(pipeline|history)\.(\w+)`", PIPELINE):
         assert hasattr(getattr(settings, table), name), name
 

@@ -16,7 +16,7 @@ from support.log import OpenLog
 from halley.cli import main
 from halley.history import checksummed_json
 from halley.pipeline.lake import locks, tables
-from halley.pipeline.lake.files import staged
+from halley.pipeline.lake.files import staging_folder
 from halley.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"
@@ -169,7 +169,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
     table = ingested(lake, [stored(1)], [stored(2)])
     with locks.batch(lake, alone=True), locks.rewrite(lake), locks.files(lake, alone=True):
         pass  # creates the lock files, so that they do not count as a change
-    with staged(lake):
+    with staging_folder(lake):
         pass
     path = table.folder / table.data_files()[0].path
     content = path.read_bytes()

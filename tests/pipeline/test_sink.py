@@ -15,7 +15,7 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 
 from halley.access.tokens import hash_of
-from halley.client import Client, Keyed
+from halley.client import Client, IdempotentPublish
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 from halley.pipeline.jobs.publishing import Publisher
 from halley.pipeline.sink.writer import Options, batch_writer, stream_writer
@@ -551,7 +551,10 @@ async def test_after_the_keys_have_gone_the_interrupted_batch_is_delivered_again
     log_of(tmp_path, range(30))
     async with recording(tmp_path, history={"keys": 10}) as served, subscribed(served.url) as client:
         await dies(served.url, 1)
-        assert await client.publish_keyed(Keyed("/other", None, f"other {n}") for n in range(10)) == [None] * 10
+        assert (
+            await client.publish_keyed(IdempotentPublish("/other", None, f"other {n}") for n in range(10))
+            == [None] * 10
+        )
         await in_thread(echo, spark, tmp_path, served.url)
         found = [data["n"] for data in await until_end(client) if data is not None]
     assert found == [*range(20), *range(10, 30)]

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from support.process import environment, launched
 
-from halley.client import Client, Keyed
+from halley.client import Client, IdempotentPublish
 from halley.pipeline.source.source import Options, Table
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ async def publish(url):
     """Publish a number ten times a second, until this is cancelled."""
     async with Client(url) as client:
         for number in itertools.count():
-            assert await client.publish_keyed([Keyed("/in/a", number, f"in {number}")]) == [None]
+            assert await client.publish_keyed([IdempotentPublish("/in/a", number, f"in {number}")]) == [None]
             await asyncio.sleep(0.1)
 
 

@@ -17,19 +17,19 @@ from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import tables, upkeep
 from halley.pipeline.lake.commit import (
     VACUUM,
+    AppTransaction,
     Conflict,
-    Step,
+    acquire_epoch,
     begin_deletion,
-    claim,
     commit_files,
     commit_rows,
     unchanged,
 )
-from halley.pipeline.lake.files import add_of, staged, write
+from halley.pipeline.lake.files import add_of, staging_folder, write
 from halley.pipeline.lake.forget import forget
 from halley.pipeline.lake.place import place_of, put, sizes
 from halley.pipeline.lake.verify import verify
-from halley.pipeline.queries.conditions import between, needed
+from halley.pipeline.queries.conditions import between, plan_scan
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +107,7 @@ def test_a_lake_is_made_filled_compacted_and_read(lake):
     assert tables.open_all(lake) == {}
     table = ingested(lake, *([stored(n) for n in range(at, at + 10)] for at in range(1, 81, 10)))
     assert offsets(table) == list(range(1, 81))
-    assert [file.least["offset"] for file in needed("events", table, between("offset", 25, 29)).files] == [21]
+    assert [file.least["offset"] for file in plan_scan("events", table, between("offset", 25, 29)).files] == [21]
     assert upkeep.compact(lake, "events").after == 1
     assert offsets(tables.open_table(lake, "events")) == list(range(1, 81))
     assert upkeep.vacuum(lake, 3_600).files == 0
@@ -120,9 +120,9 @@ def test_of_two_commits_and_two_compactions_from_one_place_one_is_refused(lake):
     """No lock keeps them apart, and no row is lost or doubled."""
     ingested(lake, [stored(1)], [stored(2)])
     one, other = (tables.open_table(lake, "events") for _ in range(2))
-    commit_rows(one, rows := _rows(3), Step("ingest", 3, 4))
+    commit_rows(one, rows := _rows(3), AppTransaction("ingest", 3, 4))
     with pytest.raises(Conflict, match="was written by another job 'ingest': it is at 4, not 3"):
-        commit_rows(other, rows, Step("ingest", 3, 4))
+        commit_rows(other, rows, AppTransaction("ingest", 3, 4))
     old = other.data_files()
     commit_rows(one, _rows(1, 2, 3), removed=old, is_rewrite=True)
     with pytest.raises(Conflict, match="were replaced by another process meanwhile"):
@@ -139,20 +139,20 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_in_progress(lake):
     """T5: files that workers have put are deleted by a vacuum regardless of age; their commit is refused, not torn."""
     table = ingested(lake, [stored(1)])
     condition = unchanged(table, VACUUM)
-    with staged(lake) as folder:
+    with staging_folder(lake) as folder:
         (file,) = write(folder, table.shape, _rows(2))
         add = add_of(file, file.relative_to(folder).as_posix(), table.shape)
         put(file, lake / "events" / add.path)
     assert upkeep.vacuum(lake, 0).files == 1
     with pytest.raises(Conflict) as refused:
-        commit_files(table, [add], Step("ingest", 2, 3), condition)
+        commit_files(table, [add], AppTransaction("ingest", 2, 3), condition)
     assert refused.value.app == VACUUM
     condition = unchanged(table, VACUUM)
     begin_deletion(tables.open_table(lake, "events"))
     with pytest.raises(Conflict) as refused:  # rows that were read before a deletion
-        commit_rows(table, _rows(2), Step("ingest", 2, 3), condition)
+        commit_rows(table, _rows(2), AppTransaction("ingest", 2, 3), condition)
     assert refused.value.app == VACUUM
-    commit_rows(table, _rows(2), Step("ingest", 2, 3))  # what is put by the commit itself is put again
+    commit_rows(table, _rows(2), AppTransaction("ingest", 2, 3))  # what is put by the commit itself is put again
     assert offsets(table) == [1, 2]
     check(lake)
 
@@ -169,7 +169,7 @@ def test_l6_the_ingest_that_was_started_last_goes_on(lake, data):
     counted = tables.open_table(lake, "mismatches").dataset().to_table()
     assert sum(counted["events"].to_pylist()) == EVENTS
     made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps", "mismatches")]
-    numbers = [claim(made), claim(made)]
+    numbers = [acquire_epoch(made), acquire_epoch(made)]
     assert numbers == sorted(set(numbers))
 
 
@@ -194,7 +194,7 @@ def test_ingests_of_several_sources_go_on_together(lake, data, tmp_path):
     assert counts == {"west": 700, "east": 700, "south": EVENTS}
     made = [tables.open_table(lake, name) for name in ("events", "rejected", "gaps", "mismatches")]
     before = events.position("ingest/owner/east")
-    claim(made, "west")
+    acquire_epoch(made, "west")
     events.refresh()
     assert events.position("ingest/owner/east") == before, "an ingest of one source does not end those of others"
 

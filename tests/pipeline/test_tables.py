@@ -14,7 +14,7 @@ from support.lake import LOG_ID, NOON_US, ingested, offsets, rows_of, stored
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import shapes, tables, upkeep
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.verify import verify
 
 
@@ -39,7 +39,7 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
     """L12: after a column was added, pyarrow, polars and duckdb read null in the older rows."""
     ingested(tmp_path, [stored(1)])
     table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
-    commit_rows(table, rows_of([stored(2)], price=[1.5]), Step("ingest", 2, 3))
+    commit_rows(table, rows_of([stored(2)], price=[1.5]), AppTransaction("ingest", 2, 3))
     by_offset = [(1, None), (2, 1.5)]
     frame = table.dataset().to_table(columns=["offset", "price"]).sort_by("offset")
     assert list(zip(*frame.to_pydict().values(), strict=True)) == by_offset
@@ -175,7 +175,7 @@ def test_delta_rs_own_reader_finds_by_any_column(tmp_path, column, value):
     table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns(types))
     lifted = {"price": [None, 2.5], "is_new": [False, True], "name": ["a", "n" * 50], "many": [0, 1 << 62]}
     rows = [stored(1, "a", shape="none"), stored(2, "b", authid="anna")]
-    commit_rows(table, rows_of(rows, **lifted), Step("ingest", None, 3))
+    commit_rows(table, rows_of(rows, **lifted), AppTransaction("ingest", None, 3))
     found = DeltaTable(table.table_uri).to_pyarrow_dataset().to_table(filter=ds.field(column) == value)
     assert found["offset"].to_pylist() == [2]
 
@@ -204,7 +204,7 @@ def test_other_writers_keep_the_same_statistics(tmp_path):
     rows = rows_of(
         [stored(1, "a"), stored(2, "b", authid="anna")], price=[1.5, None], is_new=[True, None], name=["n", ""]
     )
-    commit_rows(table, rows, Step("ingest", None, 3))
+    commit_rows(table, rows, AppTransaction("ingest", None, 3))
     write_deltalake(table.table_uri, rows, mode="append")
     DeltaTable(table.table_uri).optimize.compact()
     names, of_files = named_by(table)
@@ -246,7 +246,9 @@ def test_every_lifted_column_has_statistics_however_many_there_are(tmp_path):
     table = tables.create(tmp_path, "events", LOG_ID, lifted)
     for offset in (1, 2):
         values = {name: [offset] for name in lifted.names}
-        commit_rows(table, rows_of([stored(offset)], **values), Step("ingest", table.position("ingest"), offset + 1))
+        commit_rows(
+            table, rows_of([stored(offset)], **values), AppTransaction("ingest", table.position("ingest"), offset + 1)
+        )
     assert [len(table.file_uris(file_pruning_predicate=f"n39 = {n}")) for n in range(4)] == [0, 1, 1, 0]
 
 

@@ -12,8 +12,8 @@ from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from halley.pipeline.errors import JobFailed
 from halley.pipeline.lake import locks, shapes, tables, upkeep
-from halley.pipeline.lake.commit import Step, commit_files, commit_rows
-from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.commit import AppTransaction, commit_files, commit_rows
+from halley.pipeline.lake.files import staging_folder, write
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_l12_files_without_a_new_column_are_compacted_with_it(tmp_path, small_fi
     """A lifted column that was added later is null in older rows, even after compaction."""
     ingested(tmp_path, [stored(1)])
     table = tables.create(tmp_path, "events", LOG_ID, shapes.lifted_columns({"price": "double"}))
-    commit_rows(table, rows_of([stored(2)], price=[2.5]), Step(INGEST, 2, 3))
+    commit_rows(table, rows_of([stored(2)], price=[2.5]), AppTransaction(INGEST, 2, 3))
     upkeep.compact(tmp_path, "events")
     found = everything(tables.open_table(tmp_path, "events"))
     assert [row["price"] for row in found] == [None, 2.5]
@@ -188,9 +188,9 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
         update(table)
 
     monkeypatch.setattr(DeltaTable, "update_incremental", vacuum_now)
-    with staged(tmp_path) as folder:
+    with staging_folder(tmp_path) as folder:
         files = write(folder, table.shape, rows_of([stored(2)]))
-        commit_files(table, files, Step(INGEST, 2, 3))
+        commit_files(table, files, AppTransaction(INGEST, 2, 3))
     vacuum.join(60)
     assert vacuumed == [(0, 0)]
     assert [row["offset"] for row in everything(tables.open_table(tmp_path, "events"))] == [1, 2]

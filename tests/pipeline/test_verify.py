@@ -9,7 +9,7 @@ from support.lake import LOG_ID, NOON_US, ingested, rows_of, stored
 
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import shapes, tables
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.verify import verify
 
 
@@ -139,7 +139,7 @@ def test_a_row_that_is_not_what_was_logged_is_named(tmp_path):
 def test_events_beyond_what_ingest_says_are_named(tmp_path):
     """L5: an app version that was set back is found by the events beyond it."""
     table = ingested(tmp_path, [stored(1)])
-    commit_rows(table, rows_of([stored(7)]), Step("other", None, 1))
+    commit_rows(table, rows_of([stored(7)]), AppTransaction("other", None, 1))
     assert wrong(tmp_path)[0] == "ingest: there are events up to offset 7, but the recorded position of ingest is 2"
 
 

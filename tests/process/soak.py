@@ -33,7 +33,7 @@ from support.process import environment, launched  # noqa: E402
 from support.streams import EventSource  # noqa: E402
 from websockets.exceptions import WebSocketException  # noqa: E402
 
-from halley.client import Client, ClientError, Keyed  # noqa: E402
+from halley.client import Client, ClientError, IdempotentPublish  # noqa: E402
 from halley.client.nt4 import INT, Nt4Client  # noqa: E402
 from halley.client.wamp import WampClient  # noqa: E402
 from halley.processes import free_port  # noqa: E402
@@ -106,7 +106,7 @@ class Soak:
         async with Client(self.url) as client:
             while True:
                 numbers = [following() for _ in range(5)]
-                events = [Keyed("/soak/bayeux", ["bayeux", each], f"bayeux-{each}") for each in numbers]
+                events = [IdempotentPublish("/soak/bayeux", ["bayeux", each], f"bayeux-{each}") for each in numbers]
                 while True:
                     with suppress(*GONE):
                         if not any(await client.publish_keyed(events, is_strict=True)):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from halley.history.stored import Stored, checksum
 from halley.pipeline.lake import tables
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.shapes import STORED
 from halley.pipeline.lake.tables import INGEST
 
@@ -58,7 +58,7 @@ def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> ta
     for batch in batches:
         rows = list(batch)
         before = table.position(INGEST)
-        commit_rows(table, rows_of(rows), Step(INGEST, before, rows[-1].offset + 1))
+        commit_rows(table, rows_of(rows), AppTransaction(INGEST, before, rows[-1].offset + 1))
     return table
 
 

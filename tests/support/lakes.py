@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from halley.history.stored import COLUMNS, checksum
-from halley.pipeline.lake.commit import Step, commit_files
-from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.commit import AppTransaction, commit_files
+from halley.pipeline.lake.files import staging_folder, write
 from halley.pipeline.lake.tables import create
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def add_files(
     table = create(lake, name, LOG_ID, lifted)
     columns = table.columns()
     before = table.position("test")
-    with staged(lake) as folder:
+    with staging_folder(lake) as folder:
         written = []
         for rows in groups:
             found = {each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns}
             written += write(folder, table.shape, pa.table(found))
-        commit_files(table, written, Step("test", before, (before or 0) + sum(map(len, groups))))
+        commit_files(table, written, AppTransaction("test", before, (before or 0) + sum(map(len, groups))))
 
 
 def make_lake(folder: Path, count: int = 600, *, commits: int = 6, **options: Any) -> list[Row]:

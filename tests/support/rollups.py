@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from halley.client import Keyed
+    from halley.client import IdempotentPublish
     from halley.history.stored import Stored
 
 Key = tuple[str, int, str, str]
@@ -30,10 +30,10 @@ class Heard:
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, Keyed] = {}
+        self.by_key: dict[str, IdempotentPublish] = {}
         self.calls = 0
 
-    def publish(self, messages: Sequence[Keyed]) -> Unpublished:
+    def publish(self, messages: Sequence[IdempotentPublish]) -> Unpublished:
         """Receive messages as `Publisher` publishes them."""
         self.calls += 1
         before = 0

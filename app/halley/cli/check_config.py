@@ -18,12 +18,12 @@ from halley.broker.policy import Proof
 from halley.cli.access import may, owner_of, read_token
 from halley.cli.options import config_option
 from halley.cli.settings import load_settings
-from halley.cli.terminal import DONE, FAILED, WRONG_USE, say
+from halley.cli.terminal import DONE, FAILED, USAGE_ERROR, print_status
 from halley.configuration import (
     ENTRIES,
     KNOBS,
     Configuration,
-    Knob,
+    SettingField,
     entry_key,
     limits_table,
     plain_key,
@@ -76,10 +76,12 @@ def check_config(
         for line in listing(configuration):
             click.echo(line)
         for key, text in unnamed_roles(configuration.settings):
-            say(f"warning: {configuration.places[key]}: {plain_key(key)}: {text}")
+            print_status(f"warning: {configuration.places[key]}: {plain_key(key)}: {text}")
         if not configuration.settings.load:  # a program may say who its clients are
             for name in sorted(roles_unproved(configuration.settings)):
-                say(f"warning: access.role: no token, user or JSON Web Token gives the role {json.dumps(name)}")
+                print_status(
+                    f"warning: access.role: no token, user or JSON Web Token gives the role {json.dumps(name)}"
+                )
         return
     if (role is None) == (token is None) or verb is None or channel is None:
         raise click.UsageError("--role, --verb and --channel go together; or --token-file, --verb and --channel")
@@ -98,15 +100,15 @@ def _check_files(settings: Settings) -> Authenticator:
     try:
         authenticator = Authenticator.of(settings)
     except BadKeys as error:
-        say(str(error))
+        print_status(str(error))
     try:
         if settings.tls.cert:
             Certificate(settings.tls)
     except BadCertificate as error:
-        say(str(error))
+        print_status(str(error))
         authenticator = None
     if authenticator is None:
-        sys.exit(WRONG_USE)
+        sys.exit(USAGE_ERROR)
     return authenticator
 
 
@@ -129,7 +131,7 @@ def listing(configuration: Configuration) -> Iterator[str]:
             yield from (f"{name} = {_toml(value)}" for name, value in written if value is not None)
 
 
-def _meaning(knob: Knob, value: Any) -> str:
+def _meaning(knob: SettingField, value: Any) -> str:
     if isinstance(value, bool):
         return ""
     meaning = knob.zero if value == 0 else knob.minus_one if value == -1 else ""

@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from halley.cli.pipeline import NOT_INSTALLED, is_installed
-from halley.cli.terminal import DONE, FAILED, WRONG_USE, run, say
+from halley.cli.terminal import DONE, FAILED, USAGE_ERROR, print_status, run
 from halley.configuration import KNOBS
 
 
@@ -33,24 +33,30 @@ def demo(
     """
     missing = "" if pipeline == "off" else _missing()
     if missing and pipeline == "on":
-        say(missing)
-        sys.exit(WRONG_USE)
+        print_status(missing)
+        sys.exit(USAGE_ERROR)
     from halley.demo import DemoFailed
     from halley.demo import run as run_demo
 
     if missing:
-        say(f"without the pipeline: {missing}")
+        print_status(f"without the pipeline: {missing}")
     has_pipeline = pipeline != "off" and not missing
     demo = run_demo(
-        say, click.echo, port=port, nt4_port=nt4_port, data_dir=data_dir, has_pipeline=has_pipeline, for_s=for_s
+        print_status,
+        click.echo,
+        port=port,
+        nt4_port=nt4_port,
+        data_dir=data_dir,
+        has_pipeline=has_pipeline,
+        for_s=for_s,
     )
 
     async def work() -> int:
         try:
             await demo
         except DemoFailed as failed:
-            say(str(failed))
-            return WRONG_USE if failed.is_wrong_use else FAILED
+            print_status(str(failed))
+            return USAGE_ERROR if failed.is_wrong_use else FAILED
         return DONE
 
     ended_by = [signal.SIGTERM]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from halley.cli.options import client_of, config_option, named, server_options
-from halley.cli.terminal import ShareBar, run
+from halley.cli.terminal import ProgressBar, run
 
 Verb = Callable[..., None]
 
@@ -102,7 +102,7 @@ def export(*, file: str, from_offset: int | None, until_offset: int | None, serv
     from halley.cli import history_server
     from halley.client import HistoryClient
 
-    client, bar = client_of(HistoryClient, server, token), ShareBar("exporting")
+    client, bar = client_of(HistoryClient, server, token), ProgressBar("exporting")
     sys.exit(run(history_server.export(client, file, from_offset, until_offset, bar)))
 
 
@@ -116,7 +116,7 @@ def verify(*, file: Path | None, data_dir: Path | None) -> None:
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.verify(history_folder.configured(file, data_dir)[0], ShareBar("verifying")))
+    sys.exit(history_folder.verify(history_folder.configured(file, data_dir)[0], ProgressBar("verifying")))
 
 
 @history_group.command()
@@ -129,7 +129,7 @@ def salvage(*, file: Path | None, data_dir: Path | None) -> None:
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.salvage(*history_folder.configured(file, data_dir), ShareBar("salvaging")))
+    sys.exit(history_folder.salvage(*history_folder.configured(file, data_dir), ProgressBar("salvaging")))
 
 
 @history_group.command()
@@ -144,7 +144,7 @@ def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.backup(history_folder.configured(file, data_dir)[0], directory, ShareBar("copying")))
+    sys.exit(history_folder.backup(history_folder.configured(file, data_dir)[0], directory, ProgressBar("copying")))
 
 
 @history_group.command()
@@ -169,7 +169,7 @@ def purge(
     The positions of other events do not change. Copies, such as exports, backups and the lake, are not erased.
     """
     what = named(channel, publisher, is_sure=yes)
-    bar = ShareBar("erasing")
+    bar = ProgressBar("erasing")
     if data_dir is None:
         from halley.cli import history_server
         from halley.client import HistoryClient

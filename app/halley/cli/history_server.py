@@ -9,7 +9,7 @@ from typing import Any
 
 from halley.cli.export_file import ExportFile
 from halley.cli.options import erased
-from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, say, write_all
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ProgressBar, print_status, write_all
 from halley.client import ClientError, HistoryClient
 
 
@@ -28,12 +28,12 @@ async def show(client: HistoryClient, channel: str, filters: Mapping[str, str], 
     except BrokenPipeError:
         return DONE
     except (ClientError, OSError) as error:
-        say(_words(error))
+        print_status(_words(error))
         return FAILED
     return DONE
 
 
-async def export(client: HistoryClient, target: str, first: int | None, last: int | None, bar: ShareBar) -> int:
+async def export(client: HistoryClient, target: str, first: int | None, last: int | None, bar: ProgressBar) -> int:
     """Write all stored rows to a file, or with - to standard output; returns the exit code.
 
     `first` and `last` are offsets; with `first`, the rows are appended to the file, else it must not exist. If the
@@ -58,18 +58,18 @@ async def export(client: HistoryClient, target: str, first: int | None, last: in
     except (ClientError, OSError, asyncio.CancelledError) as error:
         bar.finish()
         if not isinstance(error, asyncio.CancelledError):
-            say(_words(error))
+            print_status(_words(error))
         if reached is not None:
-            say(f"continue with --from-offset {reached + 1}")
+            print_status(f"continue with --from-offset {reached + 1}")
         if isinstance(error, asyncio.CancelledError):
             raise
         return FAILED
     bar.finish()
-    say(f"exported offsets {begin} to {end} of log {head['log_id']}")
+    print_status(f"exported offsets {begin} to {end} of log {head['log_id']}")
     return DONE
 
 
-async def purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -> int:
+async def purge(client: HistoryClient, what: Mapping[str, str], bar: ProgressBar) -> int:
     """Make a running server erase events; returns the exit code."""
     last: dict[str, Any] = {}
     try:
@@ -79,16 +79,16 @@ async def purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -
                     bar.show(last["done"], last["of"])
     except (ClientError, OSError) as error:
         bar.finish()
-        say(_words(error))
+        print_status(_words(error))
         return FAILED
     finally:
         bar.finish()
     if "erased" not in last:
-        say(f"not everything was erased: {last.get('error', 'the server gave no reason')}")
+        print_status(f"not everything was erased: {last.get('error', 'the server gave no reason')}")
         return FAILED
-    say(erased(last["erased"]))
+    print_status(erased(last["erased"]))
     if last.get("missing"):
-        say(f"these nodes will erase them when they start; purge again then: {', '.join(last['missing'])}")
+        print_status(f"these nodes will erase them when they start; purge again then: {', '.join(last['missing'])}")
         return FAILED
     return DONE
 

@@ -26,10 +26,10 @@ from halley.broker.events import to_ns
 from halley.cli.channels import erasure_of, pattern_of_name
 from halley.cli.options import client_of, named, server_options
 from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
-from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, USAGE_ERROR, ProgressBar, print_status, run
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobRejected, PipelineError, cause_of
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -221,7 +221,7 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
     text = page(collect(place.lake, from_us, to_us), place.lake, time.time_ns() // 1_000)
     with _new_file(out, replaces=True) as draft:
         draft.write_text(text, encoding="utf-8")
-    say(f"{out} shows the lake at {place.lake}")
+    print_status(f"{out} shows the lake at {place.lake}")
 
 
 @lake_group.command()
@@ -247,39 +247,41 @@ def forget(*, name: str | None, publisher: str | None, source: str | None, yes: 
         erased_rows = erasing.forget(place.lake, erasure, show, source=source)
     for table, rows in erased_rows.items():
         if rows:
-            say(f"{table}: {rows:,} rows")
-    say(f"erased {sum(erased_rows.values()):,} rows")
+            print_status(f"{table}: {rows:,} rows")
+    print_status(f"erased {sum(erased_rows.values()):,} rows")
 
 
 # The work
 
 
-async def _replay(client: Client, lake: Where, wanted: Plan, *, is_new: bool) -> int:
+async def _replay(client: Client, lake: LakePath, wanted: Plan, *, is_new: bool) -> int:
     from halley.client import ClientError
     from halley.pipeline.queries.replay import Replay
 
     work = Replay(lake, wanted, is_new=is_new)
     if work.doubt is not None:
         first, last = work.doubt
-        say(f"offsets {first} to {last} were being published when this replay was killed: some may be published twice")
-    bar = ShareBar("replaying")
+        print_status(
+            f"offsets {first} to {last} were being published when this replay was killed: some may be published twice"
+        )
+    bar = ProgressBar("replaying")
     try:
         async with client:
             outcome = await work.run(client, bar.show)
     except (ClientError, PipelineError, asyncio.CancelledError) as error:
         bar.finish()
         if not isinstance(error, asyncio.CancelledError):
-            say(str(error))
+            print_status(str(error))
         if work.published:
-            say(f"published {work.published:,} events; the same command resumes from there")
+            print_status(f"published {work.published:,} events; the same command resumes from there")
         if isinstance(error, asyncio.CancelledError):
             raise
-        return WRONG_USE if isinstance(error, JobRejected) else FAILED
+        return USAGE_ERROR if isinstance(error, JobRejected) else FAILED
     bar.finish()
     for reason in outcome.reasons:
-        say(f"not published: {reason}")
+        print_status(f"not published: {reason}")
     refused = f", {outcome.refused:,} were refused" if outcome.refused else ""
-    say(f"published {outcome.published:,} events below {wanted.prefix}{refused}")
+    print_status(f"published {outcome.published:,} events below {wanted.prefix}{refused}")
     return FAILED if outcome.refused else DONE
 
 
@@ -311,7 +313,7 @@ def _answer(
             raise cause_of(error) from error
     if os.isatty(STDOUT):
         for reading in found.readings:
-            say(f"read {reading}")
+            print_status(f"read {reading}")
     return DONE
 
 

@@ -14,7 +14,7 @@ from halley.bench.load import BenchFailed
 from halley.bench.measurement import Watch
 from halley.bench.result import comparison
 from halley.bench.target import Target, attached, halley_command, started
-from halley.cli.terminal import DONE, FAILED, ShareBar, run, say
+from halley.cli.terminal import DONE, FAILED, ProgressBar, print_status, run
 
 Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
@@ -69,14 +69,14 @@ def print_measured(
     """
 
     async def work() -> int:
-        bar = ShareBar(shows_eta=False)
+        bar = ProgressBar(shows_eta=False)
         try:
             found = await measuring(
                 lambda phase: bar.show(phase.done / phase.total, 1, phase.note, f"{phase.name:<10}")
             )
         except BenchFailed as error:
             bar.finish()
-            say(str(error))
+            print_status(str(error))
             return FAILED
         finally:
             bar.finish()  # before anything else is printed
@@ -91,6 +91,6 @@ def report(outcome: Outcome, text: str, *, is_json: bool, saved: dict[str, Any] 
     if saved is not None:
         click.echo(comparison(saved, outcome.as_json()), err=is_json)
     if outcome.wrong:
-        say(f"something went wrong: {'; '.join(outcome.wrong)}")
+        print_status(f"something went wrong: {'; '.join(outcome.wrong)}")
         return FAILED
     return DONE

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from halley.cli.terminal import STDERR, STDIN, WRONG_USE, say
+from halley.cli.terminal import STDERR, STDIN, USAGE_ERROR, print_status
 
 Client = TypeVar("Client")
 Command = Callable[..., Any]
@@ -79,8 +79,8 @@ def named(channel: str | None, publisher: str | None, *, is_sure: bool) -> dict[
             raise click.UsageError("expected either a CHANNEL or --publisher")
     if not is_sure:
         if not (os.isatty(STDIN) and os.isatty(STDERR)):
-            say("erased events cannot be restored; confirm with --yes")
-            sys.exit(WRONG_USE)
+            print_status("erased events cannot be restored; confirm with --yes")
+            sys.exit(USAGE_ERROR)
         click.confirm(f"Erase {' '.join(what.values())} permanently?", abort=True, err=True)
     return what
 

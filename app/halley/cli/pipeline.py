@@ -19,10 +19,10 @@ import click
 
 from halley.cli.options import DEFAULT_SERVER, config_option, token_option
 from halley.cli.settings import SettingFlags, load_settings, setting_options
-from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
+from halley.cli.terminal import DONE, FAILED, INTERRUPTED, USAGE_ERROR, ProgressBar, StatusLine, print_status
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
-from halley.pipeline.lake.place import Where, need_writable, place_of
+from halley.pipeline.lake.place import LakePath, need_writable, place_of
 from halley.settings import Settings
 
 if TYPE_CHECKING:  # heavy
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     """
 
     settings: Settings
-    lake: Where
+    lake: LakePath
     log: dict[str, str]
     token: str | None
     spark: dict[str, str]
@@ -167,8 +167,8 @@ def is_installed() -> bool:
 def need_installed() -> None:
     """Print how to install the extra [pipeline] and exit, unless it is installed."""
     if not is_installed():
-        say(NOT_INSTALLED)
-        sys.exit(WRONG_USE)
+        print_status(NOT_INSTALLED)
+        sys.exit(USAGE_ERROR)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -186,8 +186,8 @@ def _exit_code(verb: Callable[[], int | None]) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - Spark's errors have many classes
         cause = cause_of(error)
-        say(str(cause))
-        return WRONG_USE if isinstance(cause, JobRejected) else FAILED
+        print_status(str(cause))
+        return USAGE_ERROR if isinstance(cause, JobRejected) else FAILED
 
 
 # Jobs
@@ -257,7 +257,7 @@ def init_project(
 
         publishes_to = None if no_publish else server or url or DEFAULT_SERVER
         files = write(folder, log, publishes_to, session.find_java().home)
-        say(f"wrote {len(files)} files into {folder}: its README.md says how to run it")
+        print_status(f"wrote {len(files)} files into {folder}: its README.md says how to run it")
 
     sys.exit(_exit_code(run))
 
@@ -353,9 +353,9 @@ def _checked(place: Place, names: Sequence[str], *, accept_new_log: bool) -> Log
     Returns the log; None for jobs that need only the lake. Raises `JobRejected`.
     """
     from halley.pipeline.lake import shapes, tables
-    from halley.pipeline.lake.sources import Origin
+    from halley.pipeline.lake.sources import LogSource
     from halley.pipeline.source import open_log
-    from halley.pipeline.source.columns import Lifting, lifts_of
+    from halley.pipeline.source.columns import ColumnExtraction, lifts_of
 
     need_writable(place.lake)
     master = place.spark.get("spark.master", place.settings.pipeline.master)
@@ -367,12 +367,12 @@ def _checked(place: Place, names: Sequence[str], *, accept_new_log: bool) -> Log
         tables.open_all(place.lake)
         return None
     log = open_log(place.log)
-    lifted = shapes.lifted_columns(Lifting(lifts_of(place.settings)).columns if "ingest" in names else {})
+    lifted = shapes.lifted_columns(ColumnExtraction(lifts_of(place.settings)).columns if "ingest" in names else {})
     try:
         log_id = log.head().log_id
     except JobFailed as error:
         raise JobRejected(str(error)) from error  # nothing was begun
-    origin = Origin(place.settings.pipeline.source, log_id)
+    origin = LogSource(place.settings.pipeline.source, log_id)
     tables.check(place.lake, origin, lifted, accepts_new_log=accept_new_log)
     return log
 
@@ -423,7 +423,7 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
             done = upkeep.compact(place.lake, name, partial(bar.show, note=name))
             bar.finish()
             if done.before:
-                say(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
+                print_status(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
 
 
 @pipeline_group.command()
@@ -437,7 +437,7 @@ def vacuum(*, place: Place) -> None:
 
     with lake_bar("deleting", place.lake, writes=True) as bar:
         done = upkeep.vacuum(place.lake, parse_age(place.settings.pipeline.vacuum_age), bar.show)
-    say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
+    print_status(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
 
 
 @pipeline_group.command()
@@ -456,12 +456,12 @@ def verify(*, is_thorough: bool, place: Place) -> int:
             bar.finish()
             click.echo(f"{finding.what}: {finding.text}")
             is_sound = is_sound and finding.is_sound
-    say("sound" if is_sound else "something is wrong")
+    print_status("sound" if is_sound else "something is wrong")
     return DONE if is_sound else FAILED
 
 
 @contextmanager
-def lake_bar(label: str, lake: Where, *, writes: bool = False) -> Iterator[ShareBar]:
+def lake_bar(label: str, lake: LakePath, *, writes: bool = False) -> Iterator[ProgressBar]:
     """Show a progress bar during work on a lake. Raises `JobRejected` if there is none, or none that takes `writes`."""
     from halley.pipeline.lake import tables
 
@@ -469,7 +469,7 @@ def lake_bar(label: str, lake: Where, *, writes: bool = False) -> Iterator[Share
         raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
     if writes:
         need_writable(lake)
-    bar = ShareBar(label)
+    bar = ProgressBar(label)
     try:
         yield bar
     finally:

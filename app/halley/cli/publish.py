@@ -8,7 +8,7 @@ import sys
 import click
 
 from halley.cli.options import client_of, server_options
-from halley.cli.terminal import STDIN, run, say
+from halley.cli.terminal import STDIN, print_status, run
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # else a negative number would be an option
@@ -27,7 +27,7 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
     client = client_of(Client, server, token)
     if value == "-":
         if os.isatty(STDIN):
-            say("reading one JSON value a line; end with Ctrl-D")
+            print_status("reading one JSON value a line; end with Ctrl-D")
         sys.exit(run(publish_lines(client, channel)))
     try:
         data = read_json(value)

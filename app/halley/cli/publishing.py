@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from halley.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, say
+from halley.cli.terminal import DONE, FAILED, STDIN, ProgressBar, input_bytes, print_status, read_some
 from halley.client import Client, ClientError, OutcomeUnknown, Refused, Unconfirmed
 
 NumberedLine = tuple[int, bytes]
@@ -50,9 +50,9 @@ async def publish_value(client: Client, channel: str, value: Any) -> int:
             except ClientError as error:
                 raise ClientError(f"{_outcome(error)}: {error}") from error
     except ClientError as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
-    say("published 1 event")
+    print_status("published 1 event")
     return DONE
 
 
@@ -86,7 +86,7 @@ class _Lines:
         self._reasons: set[str] = set()
         self._client = client
         self._channel = channel
-        self._bar = ShareBar("publishing")
+        self._bar = ProgressBar("publishing")
         self._total_bytes = input_bytes(STDIN)
         self._read_bytes = 0
 
@@ -129,16 +129,16 @@ class _Lines:
             if refused.error not in self._reasons and len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(refused.error)
                 self._bar.make_room()
-                say(f"line {number}: {_outcome(refused) if is_unconfirmed else 'refused'}: {refused.error}")
+                print_status(f"line {number}: {_outcome(refused) if is_unconfirmed else 'refused'}: {refused.error}")
 
     def finish(self, problem: str) -> None:
         """Print what has ended the work too early, if anything, and how many values were published and refused."""
         self._bar.finish()
         if problem:
-            say(problem)
+            print_status(problem)
         events = "1 event" if self._published == 1 else f"{self._published:,} events"
         counts = [(self.refused, "refused"), (self.unconfirmed, "perhaps published")]
-        say(", ".join([f"published {events}", *(f"{count:,} {what}" for count, what in counts if count)]))
+        print_status(", ".join([f"published {events}", *(f"{count:,} {what}" for count, what in counts if count)]))
 
 
 async def _numbered_lines(descriptor: int) -> AsyncIterator[list[NumberedLine]]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from halley.cli.options import DEFAULT_FILE
-from halley.cli.terminal import WRONG_USE, say
+from halley.cli.terminal import USAGE_ERROR, print_status
 from halley.configuration import KNOBS, BadSettings, Configuration, load
 
 Command = Callable[..., Any]
@@ -72,8 +72,8 @@ def read_settings(read: Callable[[], Configuration]) -> Configuration:
         return read()
     except BadSettings as error:
         for problem in error.problems:
-            say(str(problem))
-        sys.exit(WRONG_USE)
+            print_status(str(problem))
+        sys.exit(USAGE_ERROR)
 
 
 def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:

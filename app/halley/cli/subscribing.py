@@ -7,21 +7,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, say, write_all
-from halley.client import Client, ClientError, Event, Link, Refused
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, print_status, write_all
+from halley.client import Client, ClientError, ConnectionEvent, Event, Refused
 
 _LINK_NEWS = {
-    Link.LOST: "connection lost, trying again ({})",
-    Link.RESUMED: "connected again to {}",
-    Link.RENEWED: "connected again to {}; events published in the meantime may be missing",
-    Link.MISSED: "events are missing: the server no longer has them ({})",
-    Link.REVOKED: "{}: no longer allowed, so the server has ended the subscription",
+    ConnectionEvent.LOST: "connection lost, trying again ({})",
+    ConnectionEvent.RESUMED: "connected again to {}",
+    ConnectionEvent.RENEWED: "connected again to {}; events published in the meantime may be missing",
+    ConnectionEvent.MISSED: "events are missing: the server no longer has them ({})",
+    ConnectionEvent.REVOKED: "{}: no longer allowed, so the server has ended the subscription",
 }
 
 
-def say_link(link: Link, text: str) -> None:
+def say_link(link: ConnectionEvent, text: str) -> None:
     """Print what has happened to the connection (`Client`'s `on_link`)."""
-    say(_LINK_NEWS[link].format(text))
+    print_status(_LINK_NEWS[link].format(text))
 
 
 async def print_events(client: Client, patterns: Sequence[str], after: int | None = None) -> int:
@@ -42,10 +42,10 @@ async def print_events(client: Client, patterns: Sequence[str], after: int | Non
     except BrokenPipeError:
         pass
     except ClientError as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
     except OSError as error:
-        say(f"standard output: {error.strerror}")
+        print_status(f"standard output: {error.strerror}")
         return FAILED
     return DONE
 
@@ -57,7 +57,7 @@ async def _print_events(client: Client, patterns: Sequence[str], after: int | No
                 await client.subscribe(pattern, after)
             except Refused as refused:
                 raise ClientError(f"{pattern}: refused: {refused}") from refused
-        say(f"subscribed to {' '.join(patterns)} at {client.url}")
+        print_status(f"subscribed to {' '.join(patterns)} at {client.url}")
         async for events in client.batches():
             lines = [_line(event, with_position=after is not None) for event in events]
             await write_all(STDOUT, "".join(lines).encode(errors="backslashreplace"))

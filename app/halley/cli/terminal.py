@@ -25,7 +25,7 @@ import click
 
 Result = TypeVar("Result")
 
-DONE, FAILED, WRONG_USE, SIGNALLED, INTERRUPTED = 0, 1, 2, 128, 130
+DONE, FAILED, USAGE_ERROR, SIGNALLED, INTERRUPTED = 0, 1, 2, 128, 130
 STDIN, STDOUT, STDERR = 0, 1, 2
 CHUNK_BYTES = 65_536
 
@@ -39,7 +39,7 @@ _STATUS_EVERY_S = 10.0
 """Seconds between lines of status if standard error is not a terminal."""
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     """Print a line on standard error. Control characters are escaped and long texts cut: they may be a server's."""
     tame = text if text.isprintable() else text.encode("unicode_escape").decode()
     with suppress(OSError):  # standard error has been closed
@@ -136,7 +136,7 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
 # Progress
 
 
-class ShareBar:
+class ProgressBar:
     """The progress bar of long work; another `label` begins a new bar."""
 
     def __init__(self, label: str = "", *, shows_eta: bool = True) -> None:
@@ -201,7 +201,7 @@ class StatusLine:
             sys.stderr.flush()
         elif self._text and (self._printed_at is None or self._clock() - self._printed_at >= _STATUS_EVERY_S):
             self._printed_at = self._clock()
-            say(self._text)
+            print_status(self._text)
 
     def finish(self) -> None:
         """End the line on a terminal; in a log, write the last status."""
@@ -209,7 +209,7 @@ class StatusLine:
             if self._text:
                 click.echo(err=True)
         elif self._text:
-            say(self._text)
+            print_status(self._text)
         self._text = ""
 
 

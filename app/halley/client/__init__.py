@@ -17,19 +17,19 @@ httpx and websockets, and no code of the server.
 from halley.client.client import Client
 from halley.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unconfirmed, Unreachable
 from halley.client.history import HistoryClient
-from halley.client.messages import Event, Keyed
-from halley.client.session import ALL, ONLY_NEW, Link, Timeouts
+from halley.client.messages import Event, IdempotentPublish
+from halley.client.session import ALL, ONLY_NEW, ConnectionEvent, Timeouts
 
 __all__ = [
     "ALL",
     "ONLY_NEW",
     "Client",
     "ClientError",
+    "ConnectionEvent",
     "Dismissed",
     "Event",
     "HistoryClient",
-    "Keyed",
-    "Link",
+    "IdempotentPublish",
     "OutcomeUnknown",
     "Refused",
     "Timeouts",

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, Literal, Self
 
 from halley.client.errors import Refused
-from halley.client.messages import Event, Keyed
+from halley.client.messages import Event, IdempotentPublish
 from halley.client.sender import Sender
-from halley.client.session import Inbox, Link, Session, Timeouts
+from halley.client.session import ConnectionEvent, Inbox, Session, Timeouts
 from halley.client.wire import Wire
 
 _EVENTS_KEPT = 1_000
@@ -40,7 +40,7 @@ class Client:
         transport: Transport = "auto",
         timeouts: Timeouts | None = None,
         events_kept: int = _EVENTS_KEPT,
-        on_link: Callable[[Link, str], None] | None = None,
+        on_link: Callable[[ConnectionEvent, str], None] | None = None,
     ) -> None:
         timeouts = timeouts or Timeouts()
         self._wire = self._wire_to(server, token, transport)
@@ -134,7 +134,9 @@ class Client:
         _, verdicts = await self._sender.settle({"channel": channel, "data": value} for value in values)
         return verdicts
 
-    async def publish_keyed(self, events: Iterable[Keyed], *, is_strict: bool = False) -> list[Refused | None]:
+    async def publish_keyed(
+        self, events: Iterable[IdempotentPublish], *, is_strict: bool = False
+    ) -> list[Refused | None]:
         """Publish events in order, each with its idempotency key.
 
         A server with a history publishes an event once, even if it is sent twice with its key; so events without a

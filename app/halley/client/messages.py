@@ -33,7 +33,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class IdempotentPublish:
     """An event to publish once, even if it is sent several times with its key.
 
     `data` is any JSON value, `key` an idempotency key of up to 128 characters. `audience` has the form of

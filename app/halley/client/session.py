@@ -50,7 +50,7 @@ _HANDSHAKE = {
 }
 
 
-class Link(Enum):
+class ConnectionEvent(Enum):
     """A change of the connection to the server."""
 
     LOST = "lost"  # the client tries to reconnect
@@ -192,7 +192,7 @@ class Session:
     """One client's session at a server, and those that replace it. `patterns` are the subscriptions of all of them."""
 
     def __init__(
-        self, wire: Wire, inbox: Inbox, timeouts: Timeouts, on_link: Callable[[Link, str], None] | None
+        self, wire: Wire, inbox: Inbox, timeouts: Timeouts, on_link: Callable[[ConnectionEvent, str], None] | None
     ) -> None:
         self.client_id: str | None = None
         self.patterns: dict[str, None] = {}  # a set that keeps the order of subscribing
@@ -340,7 +340,7 @@ class Session:
         await self._queue(incoming)
         self.positions.note(reply)
         for gap in gaps_of(reply):
-            self._notify(Link.MISSED, gap)
+            self._notify(ConnectionEvent.MISSED, gap)
         for pattern in incoming.revoked:
             self._drop(pattern)
         if self._batch is not None:
@@ -362,7 +362,7 @@ class Session:
         if pattern in self.patterns:
             del self.patterns[pattern]
             self.positions.forget(pattern)
-            self._notify(Link.REVOKED, pattern)
+            self._notify(ConnectionEvent.REVOKED, pattern)
 
     async def _request(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
         """Send one message; returns its reply and the whole response."""
@@ -383,9 +383,9 @@ class Session:
                         await self._inbox.put(event)
                     break
                 except TimeoutError:
-                    await self._nudge()
+                    await self._keep_alive()
 
-    async def _nudge(self) -> None:
+    async def _keep_alive(self) -> None:
         """Keep the session alive without a connect, by a subscribe that repeats an existing subscription.
 
         This is not done without the acknowledge extension: the response could have events, for which there is no room.
@@ -407,14 +407,14 @@ class Session:
     def _report_loss(self, reason: str) -> None:
         if self._lost_id is None:
             self._lost_id = self.client_id or ""
-            self._notify(Link.LOST, reason)
+            self._notify(ConnectionEvent.LOST, reason)
 
     def _report_return(self) -> None:
         if self._lost_id is not None:
             is_whole = self._lost_id == self.client_id or self.positions.is_whole
             self._lost_id = None
-            self._notify(Link.RESUMED if is_whole else Link.RENEWED, self._wire.name)
+            self._notify(ConnectionEvent.RESUMED if is_whole else ConnectionEvent.RENEWED, self._wire.name)
 
-    def _notify(self, link: Link, text: str) -> None:
+    def _notify(self, link: ConnectionEvent, text: str) -> None:
         if self._on_link is not None:
             self._on_link(link, text)

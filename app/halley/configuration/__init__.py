@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halley.configuration.knobs import KNOBS, Knob, assemble, defaults, limits_table
+from halley.configuration.knobs import KNOBS, SettingField, assemble, defaults, limits_table
 from halley.configuration.rules import check, roles_unproved, unnamed_roles
 from halley.configuration.sources import from_environment, from_file, from_flags
 from halley.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
@@ -23,8 +23,8 @@ __all__ = [
     "KNOBS",
     "BadSettings",
     "Configuration",
-    "Knob",
     "Problem",
+    "SettingField",
     "check",
     "entry_key",
     "limits_table",

@@ -1,4 +1,4 @@
-"""The declarations of `halley/settings/`, flattened: one `Knob` for each setting, by its key.
+"""The declarations of `halley/settings/`, flattened: one `SettingField` for each setting, by its key.
 
 A key is the path of a setting in the settings file, "port" or "bayeux.hold_s"; the environment has it as HALLEY_PORT or
 HALLEY_BAYEUX_HOLD_S.
@@ -16,7 +16,7 @@ PREFIX = "HALLEY_"
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class SettingField:
     """One setting: its key, its type, and what `halley.settings.knob` declares."""
 
     key: str
@@ -43,13 +43,13 @@ def _tables(table: type, prefix: str = "") -> Iterator[tuple[str, type]]:
             yield from _tables(kind, f"{prefix}{name}.")
 
 
-def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
+def _knobs(prefix: str, table: type) -> Iterator[tuple[str, SettingField]]:
     """Yield the settings of a table, without inner tables and lists of tables."""
     kinds = get_type_hints(table)
     for field in fields(table):
         if field.metadata:
             key = prefix + field.name
-            yield key, Knob(key, kinds[field.name], field.default, **field.metadata)
+            yield key, SettingField(key, kinds[field.name], field.default, **field.metadata)
 
 
 def _lists(table: type) -> Iterator[tuple[str, type]]:
@@ -60,7 +60,7 @@ def _lists(table: type) -> Iterator[tuple[str, type]]:
             yield name, entry
 
 
-def declared(table: type) -> Mapping[str, Knob]:
+def declared(table: type) -> Mapping[str, SettingField]:
     """Return the settings of an entry of a list, by name."""
     return dict(_knobs("", table))
 
@@ -74,7 +74,9 @@ TABLE_KINDS = dict(_tables(Settings))
 TABLES = tuple(prefix.removesuffix(".") for prefix in TABLE_KINDS if prefix)
 """The names of all tables of the settings file, without lists of tables."""
 
-KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in TABLE_KINDS.items() for key, knob in _knobs(prefix, table)}
+KNOBS: Mapping[str, SettingField] = {
+    key: knob for prefix, table in TABLE_KINDS.items() for key, knob in _knobs(prefix, table)
+}
 """Every setting by its key, in the order of their declaration."""
 
 
@@ -106,19 +108,19 @@ def limits_table() -> Iterator[str]:
         yield f"| `{knob.key}` | {_default(knob)} | {knob.why}{_special(knob)} |"
 
 
-def _limits() -> Iterator[Knob]:
+def _limits() -> Iterator[SettingField]:
     yield from (knob for key, knob in KNOBS.items() if key.startswith(_TABLE))
     for table in ("bayeux.", "wamp.", "nt4.", "events.", "history.", "cluster."):
         yield from (knob for key, knob in KNOBS.items() if key.startswith(table) and key.removeprefix(table) in LIMITS)
 
 
-def _default(knob: Knob) -> str:
+def _default(knob: SettingField) -> str:
     value: Any = knob.default
     if isinstance(value, tuple):
         return ", ".join(value)
     return f"{value:,g} {knob.unit}" if isinstance(value, float) else f"{value:,} {knob.unit}"
 
 
-def _special(knob: Knob) -> str:
+def _special(knob: SettingField) -> str:
     meanings = (("0", knob.zero), ("-1", knob.minus_one))
     return "".join(f"; {value}: {meaning}" for value, meaning in meanings if meaning)

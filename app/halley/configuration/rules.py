@@ -29,7 +29,7 @@ from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
 from halley.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
 from halley.settings.protocols import FORWARDED_FIELDS, KEPT_FIELDS, KEY_BYTES
 
-Broken = Iterator[tuple[str, str]]
+Violations = Iterator[tuple[str, str]]
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 _ORIGIN = re.compile(
@@ -86,7 +86,7 @@ def _is_named(name: str, text: str) -> bool:
     return name in text
 
 
-def broken_rules(settings: Settings) -> Broken:
+def broken_rules(settings: Settings) -> Violations:
     """Yield the keys of the settings that cannot be used, each with what was expected."""
     yield from _listeners(settings)
     yield from _proxies(settings)
@@ -110,7 +110,7 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _jwt(settings.jwt)
 
 
-def unnamed_roles(settings: Settings) -> Broken:
+def unnamed_roles(settings: Settings) -> Violations:
     """Yield the keys of the roles that clients can have and no access rule names, where there are rules at all.
 
     Such a role can be meant, since a rule for "*" is about it too; but it may be misspelt.
@@ -138,24 +138,24 @@ def roles_unproved(settings: Settings) -> set[str]:
     return {rule.role for rule in settings.access} - given - {"*", ANONYMOUS_ROLE, NETWORK_TABLES}
 
 
-def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:
+def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Violations:
     """Yield a broken rule for each value that does not have this form."""
     for value in values:
         if not form.fullmatch(value):
             yield key, f"expected {expected}, found {as_toml(value)}"
 
 
-def _name(key: str, text: str) -> Broken:
+def _name(key: str, text: str) -> Violations:
     if not (0 < len(text) <= _ID_CHARS and text.isprintable()):
         yield key, f"expected 1 to {_ID_CHARS} characters, found {as_toml(text)}"
 
 
-def _given_role(key: str, role: str) -> Broken:
+def _given_role(key: str, role: str) -> Violations:
     if not can_be_given(role):
         yield key, f"{_ROLE_NEED} and none of {_RESERVED}, found {as_toml(role)}"
 
 
-def _listeners(settings: Settings) -> Broken:
+def _listeners(settings: Settings) -> Violations:
     operations, nt4 = settings.operations, settings.nt4
     unprotected = unprotected_hosts(settings)
     for key, host in (("host", settings.host), ("operations.host", operations.host), ("nt4.host", nt4.host)):
@@ -173,7 +173,7 @@ def _listeners(settings: Settings) -> Broken:
     yield from _unlike("load", settings.load, _HOOK, "MODULE:FUNCTION")
 
 
-def _proxies(settings: Settings) -> Broken:
+def _proxies(settings: Settings) -> Violations:
     for proxy in settings.proxies:
         try:
             network = ipaddress.ip_network(proxy)
@@ -186,7 +186,7 @@ def _proxies(settings: Settings) -> Broken:
         yield "proxies", "expected open = true (--open) too, as proxies let others read and publish everything"
 
 
-def _bayeux(bayeux: Bayeux) -> Broken:
+def _bayeux(bayeux: Bayeux) -> Violations:
     yield from _paths("bayeux", bayeux.paths)
     if 200 < bayeux.superseded_status < 400:
         yield "bayeux.superseded_status", f"expected 200, or 400 to 599, found {bayeux.superseded_status}"
@@ -200,7 +200,7 @@ def _bayeux(bayeux: Bayeux) -> Broken:
         yield "bayeux.forwarded_ext", f"{name} is named twice"
 
 
-def _wamp(settings: Settings) -> Broken:
+def _wamp(settings: Settings) -> Violations:
     yield from _paths("wamp", settings.wamp.paths)
     for path in settings.wamp.paths:
         if _is_below(path, settings.bayeux.paths) and _PATH.fullmatch(path):
@@ -214,13 +214,13 @@ def _is_below(path: str, mounts: tuple[str, ...]) -> bool:
     return any(f"{path}/".startswith(f"{mount}/") for mount in mounts)
 
 
-def _paths(protocol: str, paths: tuple[str, ...]) -> Broken:
+def _paths(protocol: str, paths: tuple[str, ...]) -> Violations:
     if not paths:
         yield f"{protocol}.paths", "expected at least one path"
     yield from _unlike(f"{protocol}.paths", paths, _PATH, f'paths like "/{protocol}" (no slash at the end)')
 
 
-def _nt4(settings: Settings) -> Broken:
+def _nt4(settings: Settings) -> Violations:
     nt4 = settings.nt4
     if not nt4.ping_s < nt4.pong_s:  # else no client could reply in time
         yield "nt4.pong_s", f"expected more than nt4.ping_s ({nt4.ping_s:g})"
@@ -239,7 +239,7 @@ def _nt4(settings: Settings) -> Broken:
                     yield key, f"expected other paths than NetworkTables' {NT4_PATH}, found {as_toml(path)}"
 
 
-def _realms(settings: Settings) -> Broken:
+def _realms(settings: Settings) -> Violations:
     grammar = Grammar(settings.limits.topic_chars, settings.limits.topic_segments, is_strict=False)
     seen: set[str] = set()
     for number, realm in enumerate(settings.realm):
@@ -253,13 +253,13 @@ def _realms(settings: Settings) -> Broken:
         seen.add(realm.name)
 
 
-def _realm(key: str, name: str, settings: Settings) -> Broken:
+def _realm(key: str, name: str, settings: Settings) -> Violations:
     if name not in spaces_of(settings):
         known = " or ".join(as_toml(realm.name) for realm in realms_of(settings))
         yield key, f"expected the name of a realm ({known}), found {as_toml(name)}"
 
 
-def _users(users: tuple[User, ...]) -> Broken:
+def _users(users: tuple[User, ...]) -> Violations:
     seen: set[str] = set()
     for number, user in enumerate(users):
         yield from _name(entry_key("user", number, "id"), user.id)
@@ -272,7 +272,7 @@ def _users(users: tuple[User, ...]) -> Broken:
         yield from _name(entry_key("user", number, "salt"), user.salt)
 
 
-def _cookie(cookie: Cookie) -> Broken:
+def _cookie(cookie: Cookie) -> Violations:
     yield from _unlike("cookie.name", [cookie.name], _TOKEN, "letters, digits and marks as in BAYEUX_BROWSER")
     yield from _unlike("cookie.path", [cookie.path], _COOKIE_PATH, "a path that begins with / and has no semicolon")
     if cookie.domain:
@@ -288,7 +288,7 @@ def _cookie(cookie: Cookie) -> Broken:
         yield "cookie.name", 'a name with __Host- needs cookie.path "/" and no cookie.domain'
 
 
-def _origins(key: str, origins: Iterable[str]) -> Broken:
+def _origins(key: str, origins: Iterable[str]) -> Violations:
     for origin in origins:
         if origin in ("*", "null"):
             # Any page, even a sandboxed one of an attacker, could act with its visitors' cookies.
@@ -300,7 +300,7 @@ def _origins(key: str, origins: Iterable[str]) -> Broken:
             yield key, f'expected "{usual}", since browsers omit the default port, found {as_toml(origin)}'
 
 
-def _limits(limits: Limits) -> Broken:
+def _limits(limits: Limits) -> Violations:
     if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that it is delivered to
         yield "limits.queue_bytes", f"expected at least limits.data_bytes ({limits.data_bytes})"
     for network in limits.exempt:
@@ -310,7 +310,7 @@ def _limits(limits: Limits) -> Broken:
             yield "limits.exempt", f"expected addresses or networks like 10.0.0.0/8, found {as_toml(network)}"
 
 
-def _access(settings: Settings) -> Broken:
+def _access(settings: Settings) -> Violations:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.access):
         if rule.role == SERVER:
@@ -321,13 +321,13 @@ def _access(settings: Settings) -> Broken:
         yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
 
 
-def _lazy(settings: Settings) -> Broken:
+def _lazy(settings: Settings) -> Violations:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.lazy):
         yield from _pattern(entry_key("lazy", number, "pattern"), rule.pattern, bounds)
 
 
-def _record(settings: Settings) -> Broken:
+def _record(settings: Settings) -> Violations:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.record):
         yield from _pattern(entry_key("record", number, "pattern"), rule.pattern, bounds)
@@ -341,7 +341,7 @@ def _record(settings: Settings) -> Broken:
         yield "history.max_bytes", f"expected at least twice history.segment_bytes ({history.segment_bytes})"
 
 
-def _lift(settings: Settings) -> Broken:
+def _lift(settings: Settings) -> Violations:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     types: dict[str, str] = {}
     for number, lift in enumerate(settings.lift):
@@ -359,7 +359,7 @@ def _lift(settings: Settings) -> Broken:
         yield "lift", f"expected at most {_MOST_COLUMNS} columns"
 
 
-def _pipeline(settings: Settings) -> Broken:
+def _pipeline(settings: Settings) -> Violations:
     try:
         is_long = parse_age(settings.pipeline.vacuum_age) >= _DAY_S
     except ValueError as error:
@@ -370,7 +370,7 @@ def _pipeline(settings: Settings) -> Broken:
     yield from _unlike("pipeline.source", filter(None, [settings.pipeline.source]), _SOURCE, _SOURCE_NEED)
 
 
-def _cluster(settings: Settings) -> Broken:
+def _cluster(settings: Settings) -> Violations:
     cluster = settings.cluster
     if not cluster.urls:
         if cluster.front:
@@ -401,7 +401,7 @@ def _cluster(settings: Settings) -> Broken:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 
 
-def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
+def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Violations:
     unknown = [each for each in pattern.split("/") if "{" in each and not is_placeholder(each)]
     if unknown:
         yield key, f"expected {PLACEHOLDERS}, found {as_toml(unknown[0])}"
@@ -409,7 +409,9 @@ def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
         yield from _pattern(key, pattern, bounds, pattern_of_rule)
 
 
-def _pattern(key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bounds], Pattern] = to_pattern) -> Broken:
+def _pattern(
+    key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bounds], Pattern] = to_pattern
+) -> Violations:
     try:
         parse(pattern, bounds)
     except InvalidName:
@@ -419,7 +421,7 @@ def _pattern(key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bound
             yield key, "rules do not apply to meta channels"
 
 
-def _tokens(tokens: tuple[Token, ...]) -> Broken:
+def _tokens(tokens: tuple[Token, ...]) -> Violations:
     seen: set[str] = set()
     for number, token in enumerate(tokens):
         yield from _name(entry_key("tokens", number, "id"), token.id)
@@ -431,7 +433,7 @@ def _tokens(tokens: tuple[Token, ...]) -> Broken:
         seen.add(token.hash)
 
 
-def _jwt(jwt: Jwt) -> Broken:
+def _jwt(jwt: Jwt) -> Violations:
     for algorithm in jwt.algorithms:
         if algorithm not in _ALGORITHMS:
             yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {as_toml(algorithm)}"

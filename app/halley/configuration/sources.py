@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from halley.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, Knob
+from halley.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, SettingField
 from halley.configuration.values import Problem, conform, entry_key, parse, read_entries, toml_key, unknown
 
 NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN", "HALLEY_COMPILE"})
@@ -35,7 +35,7 @@ class Source:
         for number, _ in enumerate(self.values[key]):
             self.places |= {at: place(at) for at in (entry_key(key, number, name) for name in ("", *value[number]))}
 
-    def set(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
+    def set(self, key: str, place: str, read: Callable[[SettingField, Any], Any], value: Any) -> None:
         """Set one setting to what `read` makes of `value`."""
         try:
             self.values[key] = read(KNOBS[key], value)

@@ -14,7 +14,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
-from halley.configuration.knobs import LISTS, Knob, declared
+from halley.configuration.knobs import LISTS, SettingField, declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ _PLAIN_WORDS = {
 }
 
 
-def conform(knob: Knob, value: Any) -> Any:
+def conform(knob: SettingField, value: Any) -> Any:
     """Return `value` in the setting's type. Raises `ValueError`, whose text says what was expected."""
     if not (_is_kind(knob.kind, value) and _is_within(knob, value)):
         raise ValueError(f"expected {expected(knob)}, found {as_toml(value)}")
@@ -74,7 +74,7 @@ def conform(knob: Knob, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def parse(knob: Knob, text: str) -> Any:
+def parse(knob: SettingField, text: str) -> Any:
     """Return the value of an environment variable's text. Raises `ValueError` as `conform`."""
     value: Any = text
     if knob.kind is bool:
@@ -89,7 +89,7 @@ def parse(knob: Knob, text: str) -> Any:
     return conform(knob, value)
 
 
-def expected(knob: Knob) -> str:
+def expected(knob: SettingField) -> str:
     """Return a description of the values that a setting accepts."""
     if knob.kind in _PLAIN_WORDS:
         return _PLAIN_WORDS[knob.kind]
@@ -121,7 +121,7 @@ def _is_kind(kind: Any, value: Any) -> bool:
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
-def _is_within(knob: Knob, value: Any) -> bool:
+def _is_within(knob: SettingField, value: Any) -> bool:
     return (knob.low is None or value >= knob.low) and (knob.high is None or value <= knob.high)
 
 
@@ -143,7 +143,7 @@ _SECRETS = {("tokens", "hash"), ("user", "key")}
 
 _NUMBER = re.compile(r"\[\d+\]")
 
-ENTRIES: Mapping[str, Mapping[str, Knob]] = {key: declared(kind) for key, kind in LISTS.items()}
+ENTRIES: Mapping[str, Mapping[str, SettingField]] = {key: declared(kind) for key, kind in LISTS.items()}
 """The settings of an entry, by name, for each list of tables."""
 
 
@@ -196,7 +196,7 @@ def _read_entry(
     return fields | {name: _stand_in(knobs[name]) for name in missing}, problems
 
 
-def _stand_in(knob: Knob) -> Any:
+def _stand_in(knob: SettingField) -> Any:
     """Return a value of the setting's type, in place of one that is wrong or missing."""
     if get_origin(knob.kind) is Literal:
         return get_args(knob.kind)[0]

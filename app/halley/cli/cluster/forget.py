@@ -8,7 +8,7 @@ import sys
 import click
 
 from halley.cli.cluster.access import nats_options
-from halley.cli.terminal import DONE, FAILED, run, say
+from halley.cli.terminal import DONE, FAILED, print_status, run
 from halley.cluster.frames import KeeperDismissal, pack
 from halley.cluster.keeper_client import KeeperRequests
 from halley.cluster.members import alive
@@ -45,10 +45,10 @@ async def _forget(settings: Settings, node: str) -> int:
             await _check(nats, space, node)
             await nats.put(f"{space}.f.forget", pack(f"forget-{secrets.token_hex(6)}", 1, [], KeeperDismissal(node)))
     except (CannotForget, CannotJoin, ApiError) as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
     except AwayErrors as error:
-        say(f"NATS does not answer: {str(error) or 'no reply'}; try it again, which does no harm")
+        print_status(f"NATS does not answer: {str(error) or 'no reply'}; try it again, which does no harm")
         return FAILED
     click.echo(f"{node} is not a keeper of the cluster {space} any more")
     return DONE

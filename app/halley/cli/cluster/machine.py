@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from halley import telemetry
-from halley.cli.terminal import FAILED, SIGNALLED, WRONG_USE
+from halley.cli.terminal import FAILED, SIGNALLED, USAGE_ERROR
 from halley.processes import ChildProcess, child_process, is_cancelled_twice, kill
 
 _AT_ONCE_S = 3.0
@@ -35,7 +35,7 @@ _LISTENING = re.compile(r"halley is listening on .+")
 class CannotRun(Exception):
     """The cluster cannot go on, or not begin; `code` is the exit code."""
 
-    def __init__(self, text: str, code: int = WRONG_USE) -> None:
+    def __init__(self, text: str, code: int = USAGE_ERROR) -> None:
         super().__init__(text)
         self.code = code
 
@@ -82,7 +82,9 @@ class Supervised:
             began = monotonic()
             code, last_line = await self._run()
             short_runs = short_runs + 1 if monotonic() - began < _AT_ONCE_S else 0
-            is_wrong_use = code == WRONG_USE and not self._has_served  # else what it needs may not be there at present
+            is_wrong_use = (
+                code == USAGE_ERROR and not self._has_served
+            )  # else what it needs may not be there at present
             if is_wrong_use or short_runs == _TRIES:
                 how = f"ended with exit code {code}" if is_wrong_use else f"ended at once {_TRIES} times"
                 raise CannotRun(f"{name} {how}: {last_line}", SIGNALLED - code if code < 0 else code or FAILED)

@@ -14,7 +14,7 @@ import click
 from halley.cli.cluster.access import url_list
 from halley.cli.options import config_option
 from halley.cli.settings import load_settings
-from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
+from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, USAGE_ERROR, print_status, run
 from halley.cluster.membership import connected
 from halley.cluster.recover import CannotRecover, look, make_stream
 from halley.cluster.stream import CannotJoin
@@ -55,16 +55,16 @@ def recover(*, urls: list[str], data_dir: Path, yes: bool, discard: bool, file: 
 
 def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool) -> int:
     if not (folder / "log.json").exists():
-        say(f"there is no log in {folder}")
-        return WRONG_USE
+        print_status(f"there is no log in {folder}")
+        return USAGE_ERROR
     try:
         options = replace(settings.history, free_bytes=0)
         history = History(folder, options, Rules(), lambda _: None, is_replica=True)
     except FolderLocked as locked:
-        say(f"{locked}; stop it first")
+        print_status(f"{locked}; stop it first")
         return FAILED
     except FolderUnusable as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
     try:
         return run(_made(settings, history, is_sure=is_sure, discards=discards))
@@ -81,32 +81,34 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
             last = f", the last one of {datetime.fromtimestamp(found.last_us / 1e6, UTC):%F %T} UTC" * (
                 found.last_us > 0
             )
-            say(f"{folder} has the positions {history.start} to {history.head}{last}")
+            print_status(f"{folder} has the positions {history.start} to {history.head}{last}")
             if found.frames is None:
-                say(f"there is no stream {space}")
+                print_status(f"there is no stream {space}")
             else:
                 only = f"{found.only_there:,} with events that the folder has not"
-                say(f"the stream {space} has {found.frames:,} frames, {only}")
+                print_status(f"the stream {space} has {found.frames:,} frames, {only}")
             if found.gone:
                 sequences = f"{found.gone.start} to {found.gone.stop - 1}"
-                say(f"its frames {sequences} were deleted, and may have had events that the folder has not")
+                print_status(f"its frames {sequences} were deleted, and may have had events that the folder has not")
             if (found.only_there or found.gone) and not discards:
-                say("recover with the folder of a node that has those too, or give them up with --discard")
+                print_status("recover with the folder of a node that has those too, or give them up with --discard")
                 return FAILED
             if (folder / BACKUP_MARKER).exists():
-                say("the folder is a backup: its log gets another id, and all other nodes need an empty folder")
-            say(f"the stream {space} is made again; the next event gets the position {found.used + 1}")
+                print_status(
+                    "the folder is a backup: its log gets another id, and all other nodes need an empty folder"
+                )
+            print_status(f"the stream {space} is made again; the next event gets the position {found.used + 1}")
             if not is_sure:
                 if not (os.isatty(STDIN) and os.isatty(STDERR)):
-                    say("confirm with --yes")
-                    return WRONG_USE
+                    print_status("confirm with --yes")
+                    return USAGE_ERROR
                 await asyncio.to_thread(click.confirm, "Make it again?", abort=True, err=True)
             await make_stream(nats, settings, history, found)
     except (CannotJoin, CannotRecover, FolderLocked, FolderUnusable) as error:
-        say(str(error))
+        print_status(str(error))
         return FAILED
     except (ApiError, *AwayErrors) as error:
-        say(f"NATS does not do it: {str(error) or 'no answer'}; it may be repeated")
+        print_status(f"NATS does not do it: {str(error) or 'no answer'}; it may be repeated")
         return FAILED
-    say(f"done; start the node with {folder} first, then the others")
+    print_status(f"done; start the node with {folder} first, then the others")
     return DONE

@@ -15,7 +15,7 @@ from halley.cli.cluster.access import NO_SERVER
 from halley.cli.cluster.machine import CannotRun, Machine
 from halley.cli.cluster.one_machine import OneMachine
 from halley.cli.settings import load_settings
-from halley.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
+from halley.cli.terminal import DONE, INTERRUPTED, SIGNALLED, USAGE_ERROR, print_status
 from halley.settings import is_loopback
 
 _LEFT_CORES = 2
@@ -33,20 +33,20 @@ def run(
     else:
         nats_server = nats_server or find_nats_server()
         if nats_server is None:
-            say(NO_SERVER)
-            return WRONG_USE
+            print_status(NO_SERVER)
+            return USAGE_ERROR
         # So that what a node would refuse is found here.
         settings = load_settings(file, flags | as_node | {"cluster.urls": ["nats://127.0.0.1"]}).settings
     if not (is_loopback(settings.host) or settings.hosts):
-        say("hosts: expected the names and addresses that clients use, such as HALLEY_HOSTS=example.com")
-        return WRONG_USE
+        print_status("hosts: expected the names and addresses that clients use, such as HALLEY_HOSTS=example.com")
+        return USAGE_ERROR
     telemetry.configure(settings.log)
     count = count or max(_cores() - _LEFT_CORES, 1)
     machine = OneMachine(settings, file, count=count, base=base, nats_server=nats_server, has_nginx=has_nginx)
     try:
         machine.prepare()
     except CannotRun as error:
-        say(str(error))
+        print_status(str(error))
         return error.code
     return asyncio.run(_run(machine))
 
@@ -83,7 +83,7 @@ async def _run(plan: OneMachine) -> int:
             telemetry.write_line(line)
         await machine.run()
     except CannotRun as error:
-        say(str(error))
+        print_status(str(error))
         code = error.code
     except asyncio.CancelledError:
         code = INTERRUPTED if signals[0] == signal.SIGINT else DONE

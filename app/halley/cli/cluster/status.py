@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from halley.cli.cluster.access import nats_options
-from halley.cli.terminal import DONE, FAILED, run, say
+from halley.cli.terminal import DONE, FAILED, print_status, run
 from halley.cluster.members import alive
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
@@ -43,10 +43,10 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         info = await nats.ask(f"STREAM.INFO.{space}")
         found = await alive(nats)
     except ApiError as error:
-        say(f"the stream {space}: {error}")
+        print_status(f"the stream {space}: {error}")
         return FAILED
     except AwayErrors as error:
-        say(f"NATS does not answer: {nats.why(error)}")
+        print_status(f"NATS does not answer: {nats.why(error)}")
         return FAILED
     finally:
         await nats.close()

@@ -28,16 +28,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from halley.broker.events import to_text
 from halley.broker.names import REALM_MARK
-from halley.client import Keyed
+from halley.client import IdempotentPublish
 from halley.pipeline.errors import cause_of
 from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import shapes
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.place import state_folder
-from halley.pipeline.lake.sources import Origin, labelled
+from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.source import open_log
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -145,7 +145,7 @@ class Alerts(LogJob):
             self.spark.conf.set(name, value)
         options = self.options
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
-        watcher = Watcher(bounds, time.time_ns() // 1_000_000)
+        watcher = AlertProcessor(bounds, time.time_ns() // 1_000_000)
         try:
             events = self.spark.readStream.format("halley").schema(_EVENTS).options(**self._source_options).load()
             return (
@@ -173,8 +173,8 @@ class Alerts(LogJob):
         before = self._table.position(app)
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, shapes.TABLES["alerts"].columns)
-            labels = self._table.labels(Origin(self.options.source, self._log_id))
-            commit_rows(self._table, labelled(rows, labels), Step(app, before, batch))
+            labels = self._table.labels(LogSource(self.options.source, self._log_id))
+            commit_rows(self._table, labelled(rows, labels), AppTransaction(app, before, batch))
         if self.publisher is not None:
             shared = [each for each in alerts if not each["topic"].startswith(REALM_MARK)]  # see `rollup.py`
             news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
@@ -185,7 +185,7 @@ class Alerts(LogJob):
             self.unknown += refused
             self.before += before
 
-    def _message(self, alert: dict[str, Any]) -> Keyed:
+    def _message(self, alert: dict[str, Any]) -> IdempotentPublish:
         channel = to_channel(alert["topic"])
         data = {
             "channel": channel,
@@ -198,10 +198,10 @@ class Alerts(LogJob):
             **({"source": self.options.source} if self.options.source else {}),
         }
         key = key_of("alert", alert["kind"], alert["at_us"], f"{self._log_id} {alert['topic']}")
-        return Keyed(f"/alerts{channel}", data, key)
+        return IdempotentPublish(f"/alerts{channel}", data, key)
 
 
-class Watcher(StatefulProcessor):
+class AlertProcessor(StatefulProcessor):
     """Keeps the state of each channel, in Spark's workers.
 
     `since_ms`: when the query was started, in milliseconds since 1970.

@@ -41,14 +41,23 @@ from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, shapes, tables, upkeep
-from halley.pipeline.lake.commit import VACUUM, Conflict, Step, Unsure, claim, commit_files, owner, unchanged
-from halley.pipeline.lake.files import Written, add_of, staged, write_files, write_in_order
-from halley.pipeline.lake.place import StorePath, Where, delete, fetch, put, reason
-from halley.pipeline.lake.sources import Origin, labelled
+from halley.pipeline.lake.commit import (
+    VACUUM,
+    AppTransaction,
+    CommitOutcomeUnknown,
+    Conflict,
+    acquire_epoch,
+    commit_files,
+    owner,
+    unchanged,
+)
+from halley.pipeline.lake.files import Written, add_of, staging_folder, write_files, write_in_order
+from halley.pipeline.lake.place import LakePath, ObjectPath, delete, fetch, put, reason
+from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.portions import read
 from halley.pipeline.source import open_log
-from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
+from halley.pipeline.source.columns import FAULT_COLUMNS, ColumnExtraction
 from halley.pipeline.source.log import Head, caught_up, offsets, split
 from halley.pipeline.source.options import Options
 from halley.pipeline.source.source import Table
@@ -68,7 +77,7 @@ class Ingest(LogJob, TurnJob):
         self._log = open_log(self.log_options)
         self._consumer = consumer("lake", self.lake)
         self._compaction = LiveCompaction(self.lake, self.options)
-        self._types = Lifting(self.lift).columns
+        self._types = ColumnExtraction(self.lift).columns
         self._lifted = shapes.lifted_columns(self._types)
         self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable, LakeTable] | None = None
@@ -132,9 +141,9 @@ class Ingest(LogJob, TurnJob):
                 self.table("mismatches", log_id),
             )
             self._log_id = log_id
-            self._labels = self._tables[0].labels(Origin(self.options.source, log_id))
-            if isinstance(self.lake, StorePath):
-                self._number = claim(self._tables, self.options.source)
+            self._labels = self._tables[0].labels(LogSource(self.options.source, log_id))
+            if isinstance(self.lake, ObjectPath):
+                self._number = acquire_epoch(self._tables, self.options.source)
         for table in self._tables:
             table.refresh()
         return self._tables
@@ -143,7 +152,7 @@ class Ingest(LogJob, TurnJob):
         assert self._tables is not None
         events, rejected, gaps, mismatches = self._tables
         of_events, of_rejected, of_gaps, of_mismatches = (self._steps(table, until) for table in self._tables)
-        with staged(self.lake) as folder, self._written(folder, first, until) as (written, refused):
+        with staging_folder(self.lake) as folder, self._written(folder, first, until) as (written, refused):
             ranges = pa.Table.from_batches(_rejected(written, _RANGES), shapes.TABLES["rejected"].columns)
             count = sum(each.rows for each in written if kind_of(each.path) not in _RANGES)
             count += (pc.sum(pc.subtract(ranges["last"], ranges["first"])).as_py() or 0) + ranges.num_rows
@@ -161,16 +170,21 @@ class Ingest(LogJob, TurnJob):
             commit_files(events, [each.add or each.path for each in written if kind_of(each.path) == EVENT], *of_events)
             self._mismatches += refused
 
-    def _steps(self, table: LakeTable, until: int) -> list[Step]:
+    def _steps(self, table: LakeTable, until: int) -> list[AppTransaction]:
         """Return the step of a table to the end of a batch that is begun now; in a store, also its conditions."""
         app = table.app(INGEST, self._log_id)
-        step = Step(app, table.position(app), until)
+        step = AppTransaction(app, table.position(app), until)
         if isinstance(self.lake, Path):
             return [step]
-        return [Step(owner(self.options.source), self._number, self._number), unchanged(table, VACUUM), step]
+        return [AppTransaction(owner(self.options.source), self._number, self._number), unchanged(table, VACUUM), step]
 
     def _commit_rest(
-        self, table: LakeTable, folder: Path, rows: Iterable[pa.RecordBatch], first: int, steps: Sequence[Step]
+        self,
+        table: LakeTable,
+        folder: Path,
+        rows: Iterable[pa.RecordBatch],
+        first: int,
+        steps: Sequence[AppTransaction],
     ) -> None:
         """Commit the rows that a table other than `events` gets of a batch, instead of those of a killed batch."""
         left = [file for file in table.files_of(self._log_id) if file.least["first"] >= first]
@@ -204,7 +218,7 @@ class Ingest(LogJob, TurnJob):
         try:
             fetch(self.lake / "rejected" / batch, others, folder)
             yield Part([each if each.add else each._replace(path=folder / each.path) for each in written], mismatches)
-        except Unsure:
+        except CommitOutcomeUnknown:
             raise
         except (PipelineError, OSError) as error:
             with suppress(OSError):  # vacuum deletes them
@@ -278,7 +292,7 @@ class LiveCompaction:
     failed     the number of compactions that failed
     """
 
-    def __init__(self, lake: Where, options: Pipeline) -> None:
+    def __init__(self, lake: LakePath, options: Pipeline) -> None:
         self.compacted = self.failed = 0
         self._lake = lake
         self._options = options
@@ -352,14 +366,14 @@ def kind_of(file: Path) -> str:
     return file.parts[-4].removeprefix("kind=")
 
 
-def put_range(write: Callable[[Path, int, int], Part], lake: StorePath, batch: str, first: int, until: int) -> Part:
+def put_range(write: Callable[[Path, int, int], Part], lake: ObjectPath, batch: str, first: int, until: int) -> Part:
     """Write the offsets [first, until) by `write_range`, and put the files of events to their places in a store.
 
     The others are put below `rejected/BATCH`. The paths that are returned are below such a folder. Raises
     `JobRejected`, `JobFailed`, `OSError`; then no files are left.
     """
     done: list[Written] = []
-    with staged(lake) as folder:
+    with staging_folder(lake) as folder:
         try:
             part = write(folder, first, until)
             for each in part.files:

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts, Unreachable
+from halley.client import Client, ClientError, Dismissed, IdempotentPublish, Refused, Timeouts, Unreachable
 from halley.client.wire import server_url
 from halley.pipeline.errors import JobFailed, JobRejected
 
@@ -48,7 +48,7 @@ def key_of(*parts: str | int) -> str:
 class Rejection(NamedTuple):
     """A message that the server has finally refused, and its refusal."""
 
-    message: Keyed
+    message: IdempotentPublish
     verdict: Refused
 
     @property
@@ -94,7 +94,7 @@ class Publisher:
         self._thread = threading.Thread(target=self._loop.run_forever, name="publishing", daemon=True)
         self._thread.start()
 
-    def publish(self, messages: Sequence[Keyed]) -> Unpublished:
+    def publish(self, messages: Sequence[IdempotentPublish]) -> Unpublished:
         """Publish a job's results as `settle` does; return how many of them were not.
 
         A result that was published before with other figures, by a job that was killed, counts as published. Raises
@@ -110,7 +110,7 @@ class Publisher:
         before = sum(each.is_of_key for each in rejected)
         return Unpublished(len(rejected) - before, before)
 
-    def settle(self, messages: Sequence[Keyed]) -> list[Rejection]:
+    def settle(self, messages: Sequence[IdempotentPublish]) -> list[Rejection]:
         """Publish messages in order; wait until the server has accepted or finally refused each of them.
 
         Return those that it refused because of the message itself: its channel, its size, its key, or the rights for
@@ -119,7 +119,7 @@ class Publisher:
         """
         return self._wait(self._settle(list(messages))) if messages else []
 
-    def remembered(self, messages: Sequence[Keyed]) -> list[bool]:
+    def remembered(self, messages: Sequence[IdempotentPublish]) -> list[bool]:
         """Return for each message whether the server remembers a publish with its key; nothing is published.
 
         Each is sent without its data, as one that must come after a publish that there never was: so none is accepted
@@ -157,7 +157,7 @@ class Publisher:
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _settle(self, waiting: list[Keyed]) -> list[Rejection]:
+    async def _settle(self, waiting: list[IdempotentPublish]) -> list[Rejection]:
         """Settle messages in order: the server takes nothing after one that it refuses, until that is settled."""
         rejected: list[Rejection] = []
         deadline = time.monotonic() + self._publish_s
@@ -197,7 +197,7 @@ class Publisher:
             if not self._is_stopping:
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _try(self, messages: list[Keyed]) -> tuple[Sequence[Refused | None], ClientError | None]:
+    async def _try(self, messages: list[IdempotentPublish]) -> tuple[Sequence[Refused | None], ClientError | None]:
         """Return the verdicts that were received, and the error that ended them, if any."""
         try:
             client = await self._connected()

@@ -27,15 +27,15 @@ from pyspark.sql import DataFrame
 
 from halley.broker.events import to_text
 from halley.broker.names import REALM_MARK
-from halley.client import Keyed
+from halley.client import IdempotentPublish
 from halley.pipeline.errors import JobRejected, cause_of
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import EVENT_COLUMNS, KEY, QUANTILES, Totals
 from halley.pipeline.lake import shapes
-from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
 from halley.pipeline.lake.shapes import DAY_US, KINDS
-from halley.pipeline.lake.sources import Origin, labelled
+from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.lake.tables import translate_read_errors
 from halley.pipeline.source.log import caught_up
 from halley.pipeline.source.options import Options
@@ -223,8 +223,8 @@ class Rollup(LogJob, TurnJob):
 
     def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
         table = pa.Table.from_pylist(rows, shapes.TABLES["rollups"].columns)
-        labels = self._table.labels(Origin(self.options.source, self._log_id))
-        steps = [Step(self._app(app), self._versions[app], version) for app, version in versions.items()]
+        labels = self._table.labels(LogSource(self.options.source, self._log_id))
+        steps = [AppTransaction(self._app(app), self._versions[app], version) for app, version in versions.items()]
         commit_rows(self._table, labelled(table, labels), *steps)
         self._versions |= versions
 
@@ -271,7 +271,7 @@ class Rollup(LogJob, TurnJob):
         self.unknown += refused
         self.before += before
 
-    def _message(self, row: Row, until: int | None) -> Keyed:
+    def _message(self, row: Row, until: int | None) -> IdempotentPublish:
         channel = to_channel(row["topic"])
         data = {
             "channel": channel,
@@ -290,7 +290,7 @@ class Rollup(LogJob, TurnJob):
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
         key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
-        return Keyed(f"/stats/{row['window']}{channel}", data, key)
+        return IdempotentPublish(f"/stats/{row['window']}{channel}", data, key)
 
 
 def _published(figures: Mapping[str, Any]) -> dict[str, Any]:

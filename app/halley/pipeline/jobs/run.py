@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from halley.pipeline.errors import JobFailed, PipelineError, cause_of
 from halley.pipeline.jobs.publishing import Publisher
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.lake.tables import LakeTable, create
 from halley.settings import Pipeline
 
@@ -285,7 +285,7 @@ class LogJob(Job):
 
     spark: SparkSession
     log_options: Mapping[str, str]
-    lake: Where
+    lake: LakePath
     options: Pipeline
     lift: str = field(default="", kw_only=True)
     accept_gap: bool = field(default=False, kw_only=True)
@@ -312,6 +312,6 @@ class LogJob(Job):
         }
 
 
-def consumer(job: str, lake: Where) -> str:
+def consumer(job: str, lake: LakePath) -> str:
     """Return the consumer name of a job on a lake, unique by lake: several lakes may be made from one log."""
     return f"{job}-{blake2b(str(lake.absolute()).encode(), digest_size=4).hexdigest()}"

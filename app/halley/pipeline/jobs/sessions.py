@@ -19,9 +19,9 @@ from halley.broker.names import Match, Pattern
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import shapes, tables
-from halley.pipeline.lake.commit import Step, commit_rows
-from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.sources import Origin, labelled
+from halley.pipeline.lake.commit import AppTransaction, commit_rows
+from halley.pipeline.lake.place import LakePath
+from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
 from halley.pipeline.queries.events import EventReader, Selection
 
@@ -126,7 +126,7 @@ class Sessions(TurnJob):
 
     interval_s = 10.0
 
-    def __init__(self, lake: Where) -> None:
+    def __init__(self, lake: LakePath) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
         self._table = tables.create_next_to(self._events(), "sessions")
@@ -145,10 +145,10 @@ class Sessions(TurnJob):
             total += until
         return Progress(total, total, rows, time.monotonic() - began)
 
-    def _position(self, app: str, origin: Origin) -> int | None:
+    def _position(self, app: str, origin: LogSource) -> int | None:
         return self._table.position(self._table.app(app, origin.log_id))
 
-    def _follow(self, origin: Origin, first: int, read: int, until: int) -> int:
+    def _follow(self, origin: LogSource, first: int, read: int, until: int) -> int:
         """Read a range of a log, and commit the sessions that ended in it; return the number of events."""
         count, ended, tracker = 0, [], None
         for offset, time_us, payload in self._session_events(origin, first, until):
@@ -162,13 +162,13 @@ class Sessions(TurnJob):
         self._commit(origin, ended, tracker, until)
         return count
 
-    def _commit(self, origin: Origin, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
+    def _commit(self, origin: LogSource, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
         oldest = next(iter(tracker.open.values()), None) if tracker is not None else None
         versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
         steps = []
         for app, version in versions.items():
             before = self._position(app, origin)
-            steps.append(Step(self._table.app(app, origin.log_id), before, max(version, before or 0)))
+            steps.append(AppTransaction(self._table.app(app, origin.log_id), before, max(version, before or 0)))
         rows = pa.Table.from_pylist(ended, shapes.TABLES["sessions"].columns)
         commit_rows(self._table, labelled(rows, self._table.labels(origin)), *steps)
 
@@ -178,13 +178,13 @@ class Sessions(TurnJob):
             raise JobRejected(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _session_events(self, origin: Origin, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _session_events(self, origin: LogSource, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
         wanted = Selection(Pattern(Match.EXACT, SESSIONS))
         for rows in EventReader(self._lake, wanted, origin.log_id).rows(first - 1):
             yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
-    def _known(self, origin: Origin, first: int, since_us: int) -> list[Row]:
+    def _known(self, origin: LogSource, first: int, since_us: int) -> list[Row]:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]

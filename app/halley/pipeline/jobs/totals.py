@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from halley.pipeline.lake.shapes import KINDS, SKIPPED, Kind
+from halley.pipeline.lake.shapes import KINDS, SKIPPED, WindowSize
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 EVENT_COLUMNS = ("offset", "time_us", "topic", "protocol", "payload", "authid")
@@ -89,7 +89,7 @@ class Totals:
         return rows.select(*self._figures)
 
 
-def _window(kind: Kind) -> Column:
+def _window(kind: WindowSize) -> Column:
     start = _start(f.col("start_us"), kind.length_us)
     return f.struct(
         f.lit(kind.name).alias("window"), start.alias("start_us"), (start + f.lit(kind.length_us)).alias("end_us")

@@ -1,9 +1,9 @@
 """A commit: files become a part of a table, in one step with the position of the job that wrote them.
 
-Delta keeps a number for each application, its *app version*. Here it is a job's position in the log: the next offset
-to read. It is the only checkpoint, so it can neither be lost nor disagree with the rows. delta-rs accepts any number
-(T2), so a `Step` has both the old and the new position of a job, and a commit that does not start from the old position
-is refused, regardless of which other processes are at work.
+Delta keeps a number for each application, its *app version*. Here it is a job's position in the log: the next offset to
+read. It is the only checkpoint, so it can neither be lost nor disagree with the rows. delta-rs accepts any number (T2),
+so a `AppTransaction` has both the old and the new position of a job, and a commit that does not start from the old
+position is refused, regardless of which other processes are at work.
 
 Arrow writes the files, and delta-rs makes the commit atomic. What they leave to us is here:
 
@@ -22,9 +22,9 @@ versions that a commit does not change and only compares (`unchanged`), so that 
 
     vacuum        how often unnamed files were deleted (`begin_deletion`). Such files may be those of a commit in
                   progress, so one whose files were put before the latest deletion began is refused; they are put again
-    ingest/owner  which ingest of a source writes, the one that was started last (`claim`). A batch is committed to four
-                  tables, and another ingest would take a batch in progress for that of a killed one. Of a source with
-                  a name it is ingest/owner/NAME
+    ingest/owner  which ingest of a source writes, the one that was started last (`acquire_epoch`). A batch is
+                  committed to four tables, and another ingest would take a batch in progress for that of a killed one.
+                  Of a source with a name it is ingest/owner/NAME
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from deltalake.transaction import AddAction, RemoveAction
 from halley.history.checksummed_json import sync_folder
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import locks
-from halley.pipeline.lake.files import add_of, staged, write
-from halley.pipeline.lake.place import StorePath, Where, delete, put
+from halley.pipeline.lake.files import add_of, staging_folder, write
+from halley.pipeline.lake.place import LakePath, ObjectPath, delete, put
 from halley.pipeline.lake.tables import File, LakeTable, first_line, refusal
 
-VACUUM, OWNER = "vacuum", "ingest/owner"
+VACUUM, FENCE = "vacuum", "ingest/owner"
 
 _TRIES = 20
 _MANY = 1 << 40
 
 
-class Step(NamedTuple):
+class AppTransaction(NamedTuple):
     """A job's progress: its app version `before` a commit (None: it had none) and `after` it."""
 
     app: str
@@ -75,17 +75,17 @@ class Conflict(JobRejected):
 
 
 def commit_rows(
-    table: LakeTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
+    table: LakeTable, rows: pa.Table, *steps: AppTransaction, removed: Sequence[File] = (), is_rewrite: bool = False
 ) -> None:
     """Commit rows that fit into memory, possibly none; the other parameters and the errors are `commit_files`'s."""
-    with staged(table.folder.parent) as folder:
+    with staging_folder(table.folder.parent) as folder:
         commit_files(table, write(folder, table.shape, rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
 def commit_files(
     table: LakeTable,
     files: Iterable[Path | AddAction],
-    *steps: Step,
+    *steps: AppTransaction,
     removed: Sequence[File] = (),
     is_rewrite: bool = False,
 ) -> None:
@@ -95,11 +95,11 @@ def commit_files(
     in a store on any disk of this machine, or in their places already, and then the steps have what was `unchanged`
     since before. Without such a step, files that a deletion may have taken are put again. `is_rewrite`: the rows are
     those of the removed files. `table` is brought up to date. Raises `Conflict`, `JobRejected`, `locks.Busy`, and then
-    nothing has changed, except after `Unsure`.
+    nothing has changed, except after `CommitOutcomeUnknown`.
     """
     given = list(files)
     is_put = (
-        isinstance(table.folder, StorePath)
+        isinstance(table.folder, ObjectPath)
         and any(isinstance(each, Path) for each in given)
         and all(step.app != VACUUM for step in steps)
     )
@@ -118,13 +118,13 @@ def commit_files(
     raise _too_busy(table)
 
 
-def unchanged(table: LakeTable, app: str) -> Step:
+def unchanged(table: LakeTable, app: str) -> AppTransaction:
     """Return the condition that an app version is still what it is now, as a step. Raises `JobRejected`."""
     now = table.position(app)
-    return Step(app, now, now)
+    return AppTransaction(app, now, now)
 
 
-def _latest(table: LakeTable, app: str) -> Step:
+def _latest(table: LakeTable, app: str) -> AppTransaction:
     table.refresh()
     return unchanged(table, app)
 
@@ -134,17 +134,17 @@ def begin_deletion(table: LakeTable) -> None:
     for _ in range(_TRIES):
         before = _latest(table, VACUUM).before
         with suppress(Conflict):
-            commit_files(table, [], Step(VACUUM, before, (before or 0) + 1))
+            commit_files(table, [], AppTransaction(VACUUM, before, (before or 0) + 1))
             return
     raise _too_busy(table)
 
 
 def owner(source: str) -> str:
     """Return the app version that says which ingest of a source writes."""
-    return f"{OWNER}/{source}" if source else OWNER
+    return f"{FENCE}/{source}" if source else FENCE
 
 
-def claim(tables: Sequence[LakeTable], source: str = "") -> int:
+def acquire_epoch(tables: Sequence[LakeTable], source: str = "") -> int:
     """Refuse all commits to tables in a store by ingests that were started before; return the number of this one.
 
     The first table decides if two are started at the same time. Their numbers differ, as a number is all by which a
@@ -155,12 +155,12 @@ def claim(tables: Sequence[LakeTable], source: str = "") -> int:
         before = _latest(first, owner(source)).before
         number = (before or 0) + 1 + randbelow(_MANY)
         with suppress(Conflict):
-            commit_files(first, [], Step(owner(source), before, number))
+            commit_files(first, [], AppTransaction(owner(source), before, number))
             break
     else:
         raise _too_busy(first)
     for table in others:
-        commit_files(table, [], Step(owner(source), _latest(table, owner(source)).before, number))
+        commit_files(table, [], AppTransaction(owner(source), _latest(table, owner(source)).before, number))
     return number
 
 
@@ -168,12 +168,17 @@ def _too_busy(table: LakeTable) -> Conflict:
     return Conflict(f"{table.folder} is too busy with other commits; try again")
 
 
-class Unsure(JobRejected):
+class CommitOutcomeUnknown(JobRejected):
     """A commit failed and its outcome is unknown, since the table cannot be read any more."""
 
 
 def _place_and_commit(
-    table: LakeTable, files: list[Path | AddAction], steps: Sequence[Step], removed: Sequence[File], *, is_rewrite: bool
+    table: LakeTable,
+    files: list[Path | AddAction],
+    steps: Sequence[AppTransaction],
+    removed: Sequence[File],
+    *,
+    is_rewrite: bool,
 ) -> None:
     root = table.folder
     depth = len(table.shape.partition_by)
@@ -191,7 +196,7 @@ def _place_and_commit(
             RemoveAction(each.path, not is_rewrite, now_ms, each.nbytes, dict(each.partition)) for each in removed
         ]
         _commit(table, adds, removes, steps)
-    except Unsure:
+    except CommitOutcomeUnknown:
         raise
     except (JobRejected, OSError) as error:
         _take_back(root, targets)
@@ -205,8 +210,8 @@ def _place_and_commit(
             sync_folder(log)
 
 
-def _take_back(root: Where, paths: list[str]) -> None:
-    if isinstance(root, StorePath):
+def _take_back(root: LakePath, paths: list[str]) -> None:
+    if isinstance(root, ObjectPath):
         with suppress(OSError):  # vacuum deletes them
             delete(root, paths)
         return
@@ -214,7 +219,9 @@ def _take_back(root: Where, paths: list[str]) -> None:
         (root / path).unlink(missing_ok=True)
 
 
-def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _commit(
+    table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[AppTransaction]
+) -> None:
     """Commit to the table's current version; try again if another commit was faster and does not conflict."""
     if not (adds or removes or any(step.before != step.after for step in steps)):
         return
@@ -238,22 +245,22 @@ def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction]
             if not _is_committed(table, adds, removes, steps):
                 if isinstance(error, CommitFailedError):
                     continue
-                if isinstance(table.folder, StorePath):  # what was sent may still arrive
-                    raise Unsure(f"{table.folder} cannot be written: {first_line(error)}") from error
+                if isinstance(table.folder, ObjectPath):  # what was sent may still arrive
+                    raise CommitOutcomeUnknown(f"{table.folder} cannot be written: {first_line(error)}") from error
                 raise refusal(table.folder, error) from error
         try:
             table.update_incremental()
         except (DeltaError, OSError) as error:
-            raise Unsure(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
+            raise CommitOutcomeUnknown(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
         return
     raise _too_busy(table)
 
 
-def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[AppTransaction]) -> None:
     for step in steps:
         found = table.position(step.app)
         is_back = step.before is not None and (step.after or 0) < step.before
-        if step.app.startswith(OWNER) and (found != step.before or is_back):
+        if step.app.startswith(FENCE) and (found != step.before or is_back):
             text = f"another ingest into {table.folder.parent} was started later, and goes on in place of this one"
             raise Conflict(text, step.app)
         if found != step.before:
@@ -269,13 +276,15 @@ def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step])
             raise Conflict(f"files of {table.folder} were replaced by another process meanwhile")
 
 
-def _is_committed(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
+def _is_committed(
+    table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[AppTransaction]
+) -> bool:
     """Whether a commit has succeeded although it raised an error, such as that of a checkpoint after it."""
     try:
         now = LakeTable(table.table_uri)
         live = {each.path for each in now.data_files()} if adds or removes else set()
     except (DeltaError, OSError) as error:
-        raise Unsure(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
+        raise CommitOutcomeUnknown(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
     if adds or removes:
         return all(each.path in live for each in adds) and not any(each.path in live for each in removes)
     return all(now.position(step.app) == step.after for step in steps)
@@ -284,7 +293,7 @@ def _is_committed(table: LakeTable, adds: list[AddAction], removes: list[RemoveA
 def _placed(table: LakeTable, file: Path, path: str, *, is_change: bool) -> AddAction:
     """Bring a file to its place `path` below a table's folder; sync it and the folders to disk, if there are any."""
     root = table.folder
-    if isinstance(root, StorePath):
+    if isinstance(root, ObjectPath):
         add = add_of(file, path, table.shape, is_change=is_change)
         put(file, root / path)
         return add

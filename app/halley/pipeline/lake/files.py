@@ -1,8 +1,8 @@
 """The files of tables: written by Arrow, elsewhere on the tables' disk, with the statistics that go into a table's log.
 
-Files that are not yet a part of a table are in a folder of `staged`, which is deleted when the work is done. The folder
-of a killed process is recognized by its lock, which is not held, and is deleted when the next work begins. For a lake
-in an object store it is a folder for temporary files of this machine.
+Files that are not yet a part of a table are in a folder of `staging_folder`, which is deleted when the work is done.
+The folder of a killed process is recognized by its lock, which is not held, and is deleted when the next work begins.
+For a lake in an object store it is a folder for temporary files of this machine.
 
 Statistics are taken from a file's footer: rows, least and greatest values, nulls. They are those that delta-rs would
 write itself for the columns that the table's property names (`bounded_columns`), but it makes them of the files that it
@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from halley.pipeline.lake.place import Where
-from halley.pipeline.lake.shapes import Shape, bounded_columns
+from halley.pipeline.lake.place import LakePath
+from halley.pipeline.lake.shapes import TableSchema, bounded_columns
 from halley.pipeline.lake.tables import NULL_FOLDER, UNBOUNDED, refusal
 from halley.pipeline.portions import cut
 
@@ -47,7 +47,7 @@ _MOST_OPEN = 128
 
 
 @contextmanager
-def staged(lake: Where) -> Iterator[Path]:
+def staging_folder(lake: LakePath) -> Iterator[Path]:
     """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `JobRejected`."""
     if not isinstance(lake, Path):
         with tempfile.TemporaryDirectory(prefix="halley-", ignore_cleanup_errors=True) as temporary:
@@ -113,7 +113,13 @@ class Written(NamedTuple):
 
 
 def write(
-    folder: Path, shape: Shape, rows: pa.Table, *, is_one_partition: bool = False, prefix: str = "", file_rows: int = 0
+    folder: Path,
+    shape: TableSchema,
+    rows: pa.Table,
+    *,
+    is_one_partition: bool = False,
+    prefix: str = "",
+    file_rows: int = 0,
 ) -> list[Path]:
     """Write rows, sorted, below a folder as files for a table; the other parameters are those of `write_in_order`.
 
@@ -127,7 +133,7 @@ def write(
 
 def write_in_order(
     folder: Path,
-    shape: Shape,
+    shape: TableSchema,
     rows: Iterable[pa.RecordBatch],
     *,
     is_one_partition: bool = False,
@@ -293,7 +299,7 @@ def _has(column: pa.Array, value: Any) -> pa.Array:
     return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
 
 
-def add_of(file: Path, path: str, shape: Shape, *, is_change: bool = True) -> AddAction:
+def add_of(file: Path, path: str, shape: TableSchema, *, is_change: bool = True) -> AddAction:
     """Return what a commit says of a file whose place below the table's folder is `path`.
 
     `is_change`: its rows are new in the table.
@@ -308,7 +314,7 @@ _LONG_CHARS = 32
 """Longer texts are cut, so that the least may be too small and the greatest too great."""
 
 
-def statistics(file: Path, shape: Shape) -> str:
+def statistics(file: Path, shape: TableSchema) -> str:
     """Return Delta's statistics of a Parquet file, from its footer. Raises `OSError`, `pa.ArrowException`."""
     footer = pq.read_metadata(file)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]

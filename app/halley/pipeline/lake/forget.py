@@ -32,8 +32,8 @@ from halley.history.stored import Stored
 from halley.pipeline.errors import JobRejected, no_lake
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import Conflict, begin_deletion, commit_files, commit_rows
-from halley.pipeline.lake.files import staged, write_in_order
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.files import staging_folder, write_in_order
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import labelled
 from halley.pipeline.lake.tables import (
@@ -56,7 +56,7 @@ FORGOTTEN = "forgotten"
 
 
 def forget(
-    lake: Where,
+    lake: LakePath,
     erasure: Erasure,
     on_progress: OnProgress = lambda _done, _of: None,
     *,
@@ -94,7 +94,7 @@ def forget(
 
 
 def _erased(
-    lake: Where, tables: list[LakeTable], log_ids: list[str], erasure: Erasure, on_progress: OnProgress
+    lake: LakePath, tables: list[LakeTable], log_ids: list[str], erasure: Erasure, on_progress: OnProgress
 ) -> Iterator[tuple[str, int]]:
     """Rewrite the files that may have rows to be erased; yield the table's name and the number of rows of each."""
     work = [
@@ -123,7 +123,7 @@ def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Where, table: LakeTable, file: File, log_id: str, erasure: Erasure) -> int:
+def _erase(lake: LakePath, table: LakeTable, file: File, log_id: str, erasure: Erasure) -> int:
     """Rewrite a file of a log if it has rows to be erased; return the number of these."""
     root, name = table.folder, table.folder.name
     count = 0
@@ -138,7 +138,7 @@ def _erase(lake: Where, table: LakeTable, file: File, log_id: str, erasure: Eras
     if offsets:
         _account(table, log_id, offsets)
     folder, _, base = file.path.rpartition("/")
-    with staged(lake) as drafts:
+    with staging_folder(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
         left = _left(table, file, erasure)
         written = write_in_order(drafts / folder, table.shape, left, is_one_partition=True, prefix=prefix)

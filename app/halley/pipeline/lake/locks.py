@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.lake.tables import refusal
 
 PATIENCE_S = 600.0
@@ -35,30 +35,30 @@ class Busy(JobRejected):
     """Another process holds the lock."""
 
 
-def ingest(lake: Where, source: str = "") -> AbstractContextManager[None]:
+def ingest(lake: LakePath, source: str = "") -> AbstractContextManager[None]:
     """Hold the lock of the only ingest of a source. Raises `Busy` without waiting if another one runs."""
     name, what = (f"ingest-{source}", f"an ingest of source {source}") if source else ("ingest", "an ingest")
     return _lock(lake, name, fcntl.LOCK_EX, 0, what + " into {lake} is already running{by}")
 
 
-def batch(lake: Where, *, alone: bool = False) -> AbstractContextManager[None]:
+def batch(lake: LakePath, *, alone: bool = False) -> AbstractContextManager[None]:
     """Hold the lock for a batch; with `alone`, to prevent all batches. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     return _lock(lake, "batch", mode, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
 
 
-def rewrite(lake: Where) -> AbstractContextManager[None]:
+def rewrite(lake: LakePath) -> AbstractContextManager[None]:
     """Hold the lock for replacing files by others. Raises `Busy` without waiting if another process holds it."""
     return _lock(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
 
 
-def files(lake: Where, *, alone: bool = False) -> AbstractContextManager[None]:
+def files(lake: LakePath, *, alone: bool = False) -> AbstractContextManager[None]:
     """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     return _lock(lake, "files", mode, PATIENCE_S, "a commit or a vacuum in {lake} has not ended{by}")
 
 
-def _lock(lake: Where, name: str, mode: int, patience_s: float, sentence: str) -> AbstractContextManager[None]:
+def _lock(lake: LakePath, name: str, mode: int, patience_s: float, sentence: str) -> AbstractContextManager[None]:
     return _held(lake, name, mode, patience_s, sentence) if isinstance(lake, Path) else nullcontext()
 
 

@@ -39,13 +39,13 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class StorePath:
+class ObjectPath:
     """A place in an object store: a URL such as `s3://bucket/path`, without a slash at its end."""
 
     url: str
 
-    def __truediv__(self, below: str) -> StorePath:
-        return StorePath(f"{self.url}/{below}")
+    def __truediv__(self, below: str) -> ObjectPath:
+        return ObjectPath(f"{self.url}/{below}")
 
     def __str__(self) -> str:
         return self.url
@@ -66,20 +66,20 @@ class StorePath:
         return self.url.rpartition("/")[2]
 
     @property
-    def parent(self) -> StorePath:
+    def parent(self) -> ObjectPath:
         """The place without its last part."""
-        return StorePath(self.url.rpartition("/")[0])
+        return ObjectPath(self.url.rpartition("/")[0])
 
-    def absolute(self) -> StorePath:
+    def absolute(self) -> ObjectPath:
         """Return the place itself, as a `Path` does that is absolute."""
         return self
 
 
-Where = Path | StorePath
+LakePath = Path | ObjectPath
 """A place of a lake, of a table, or of a file."""
 
 
-def place_of(text: str) -> Where:
+def place_of(text: str) -> LakePath:
     """Return the place that an option names: the path of a folder, or a store's URL. Raises `JobRejected`.
 
     The text is not repeated in the error: there may be a secret in it.
@@ -93,10 +93,10 @@ def place_of(text: str) -> Where:
             "a lake's place is a folder, or s3://BUCKET/PATH (or az://, gs://) of letters, digits and -_.; "
             "the key of a store belongs in environment variables such as AWS_ACCESS_KEY_ID"
         )
-    return StorePath(f"{scheme}://{below}")
+    return ObjectPath(f"{scheme}://{below}")
 
 
-def files_in(root: Where) -> fs.FileSystem:
+def files_in(root: LakePath) -> fs.FileSystem:
     """Return the files below a place, for Arrow.
 
     Those in S3 are read by Arrow itself, since delta-rs's file system is Python code to Arrow (T20).
@@ -121,7 +121,7 @@ def _s3(endpoint: str, region: str | None) -> fs.FileSystem:
     return fs.S3FileSystem(region=region, scheme=scheme or None, endpoint_override=host or None)
 
 
-def _delta_files(root: StorePath) -> fs.FileSystem:
+def _delta_files(root: ObjectPath) -> fs.FileSystem:
     """Return the files below a place, by delta-rs. Arrow, where it deletes one, makes an empty one for its folder."""
     from deltalake.fs import DeltaStorageHandler
     from pyarrow import fs
@@ -129,7 +129,7 @@ def _delta_files(root: StorePath) -> fs.FileSystem:
     return fs.PyFileSystem(DeltaStorageHandler(str(root)))
 
 
-def at_once(root: Where, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+def at_once(root: LakePath, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
     """Yield what a function returns for each item, in order; for files in a store, several at a time."""
     if isinstance(root, Path):
         yield from map(function, items)
@@ -138,7 +138,7 @@ def at_once(root: Where, function: Callable[[_Item], _Result], items: Iterable[_
         yield from executor.map(function, items)
 
 
-def size_of(file: Where) -> int:
+def size_of(file: LakePath) -> int:
     """Return a file's size in bytes. Raises `OSError`."""
     if isinstance(file, Path):
         return file.stat().st_size
@@ -148,7 +148,7 @@ def size_of(file: Where) -> int:
     return int(found.size)
 
 
-def sizes(root: StorePath) -> dict[str, int]:
+def sizes(root: ObjectPath) -> dict[str, int]:
     """Return the sizes in bytes of a table's files by their paths, without those of its log. Raises `OSError`."""
     from pyarrow import fs
 
@@ -159,14 +159,14 @@ def sizes(root: StorePath) -> dict[str, int]:
     return {each.path: each.size for each in found if each.is_file}
 
 
-def put(file: Path, target: StorePath) -> None:
+def put(file: Path, target: ObjectPath) -> None:
     """Copy a file of this machine to a store. Raises `OSError`."""
     from pyarrow import fs
 
     fs.copy_files(str(file), target.name, fs.LocalFileSystem(), files_in(target.parent))
 
 
-def fetch(root: StorePath, paths: Iterable[str], folder: Path) -> None:
+def fetch(root: ObjectPath, paths: Iterable[str], folder: Path) -> None:
     """Copy files below a place in a store to the same paths below a folder, unless they are there. Raises `OSError`."""
     from pyarrow import fs
 
@@ -184,7 +184,7 @@ def fetch(root: StorePath, paths: Iterable[str], folder: Path) -> None:
         pass
 
 
-def delete(root: StorePath, paths: Iterable[str]) -> None:
+def delete(root: ObjectPath, paths: Iterable[str]) -> None:
     """Delete files below a place in a store; those that are gone do not matter. Raises `OSError`."""
     files = _delta_files(root)
 
@@ -196,7 +196,7 @@ def delete(root: StorePath, paths: Iterable[str]) -> None:
         pass
 
 
-def need_writable(lake: Where) -> None:
+def need_writable(lake: LakePath) -> None:
     """Raise `JobRejected` unless files can be put to a lake in a store, and be deleted there; one is, to try.
 
     delta-rs would panic with a key that must only read.
@@ -213,12 +213,12 @@ def need_writable(lake: Where) -> None:
         raise JobRejected(f"{lake} cannot be written: {reason(error) or str(error)[:300]}") from error
 
 
-def _has_bucket(lake: StorePath) -> bool:
+def _has_bucket(lake: ObjectPath) -> bool:
     from pyarrow import fs
 
     if lake.scheme != "s3":
         return True
-    bucket = files_in(StorePath(f"s3://{lake.key.partition('/')[0]}"))
+    bucket = files_in(ObjectPath(f"s3://{lake.key.partition('/')[0]}"))
     return bool(bucket.get_file_info("").type != fs.FileType.NotFound)
 
 
@@ -243,7 +243,7 @@ def reason(error: BaseException) -> str | None:
     return next((words for pattern, words in _REASONS.items() if re.search(pattern, text, re.IGNORECASE)), None)
 
 
-def state_folder(lake: Where) -> Path:
+def state_folder(lake: LakePath) -> Path:
     """Return the folder of this machine for what jobs keep next to a lake's tables: the lake, if that is a folder."""
     if isinstance(lake, Path):
         return lake.absolute()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
+from halley.pipeline.source.columns import ColumnExtraction, arrow_schema, types_of
 
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 """The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
@@ -17,7 +17,7 @@ SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-STORED = arrow_schema(types_of(Lifting(""), with_faults=False))
+STORED = arrow_schema(types_of(ColumnExtraction(""), with_faults=False))
 """The columns of a stored event, with Arrow's types."""
 
 _FIGURES_BEFORE = pa.struct(
@@ -38,7 +38,7 @@ def _columns(text: str) -> pa.Schema:
     return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in text.split(", "))])
 
 
-class Shape(NamedTuple):
+class TableSchema(NamedTuple):
     """The columns and the layout of a table.
 
     columns       the columns of all rows; events also have lifted columns
@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     ordered_by: str
 
 
-class Kind(NamedTuple):
+class WindowSize(NamedTuple):
     """Windows of one length, aligned to 1970; `name` stands for the length in channels and tables."""
 
     name: str
@@ -69,13 +69,13 @@ class Kind(NamedTuple):
 ALERT = "at_us long, topic string, protocol string, kind string, rate double, usual double, offset long"
 """The columns of the table `alerts`, for Spark too."""
 
-KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
+KINDS = (WindowSize("10s", 10_000_000), WindowSize("1m", 60_000_000))
 """The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
 
-TABLES: Mapping[str, Shape] = {
+TABLES: Mapping[str, TableSchema] = {
     # Every stored event that the lake can hold. `day` is the day of `time_us` in UTC.
-    "events": Shape(
+    "events": TableSchema(
         STORED.append(pa.field("day", pa.date32())),
         ("day", "protocol"),
         ("topic", "offset"),
@@ -84,7 +84,7 @@ TABLES: Mapping[str, Shape] = {
     ),
     # Offsets `first` to `last` that the log has and the lake does not, and why. `row` is the row as JSON, where it is
     # known and sound.
-    "rejected": Shape(
+    "rejected": TableSchema(
         _columns("first long, last long, reason string, time_us long, publication long, protocol string, row string"),
         (),
         ("first",),
@@ -92,12 +92,12 @@ TABLES: Mapping[str, Shape] = {
         "first",
     ),
     # Offsets that the log has lost: `reason` is "hole" where it has recorded that itself, else "missing".
-    "gaps": Shape(
+    "gaps": TableSchema(
         _columns("first long, last long, reason string, found_us long"), (), ("first",), ("reason",), "first"
     ),
     # In how many `events` of the offsets `first` to `last`, a batch of ingest, a lifted column could take nothing,
     # although there was a value, which was of the `kind` string, long, double, boolean, array or object.
-    "mismatches": Shape(
+    "mismatches": TableSchema(
         _columns(
             "first long, last long, column_name string, column_type string, kind string, events long, found_us long"
         ),
@@ -108,7 +108,7 @@ TABLES: Mapping[str, Shape] = {
     ),
     # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column, of
     # which a long also has its exact bounds, `min_long` and `max_long`.
-    "rollups": Shape(
+    "rollups": TableSchema(
         _columns(
             "window string, start_us long, end_us long, topic string, protocol string, events long, bytes long, "
             "publishers long, numbers figures, day date"
@@ -119,7 +119,7 @@ TABLES: Mapping[str, Shape] = {
         "start_us",
     ),
     # One row for each session that has ended; the key is `session` and `opened_us`.
-    "sessions": Shape(
+    "sessions": TableSchema(
         _columns(
             "session string, protocol string, authid string, role string, address string, opened_us long, "
             "closed_us long, length_s double, reason string, reconnects long, first_offset long, last_offset long"
@@ -130,7 +130,7 @@ TABLES: Mapping[str, Shape] = {
         "opened_us",
     ),
     # `kind` is "spike", "silence" or "recovered"; rates are events a second.
-    "alerts": Shape(_columns(ALERT), (), ("at_us",), ("topic", "protocol", "kind"), "at_us"),
+    "alerts": TableSchema(_columns(ALERT), (), ("at_us",), ("topic", "protocol", "kind"), "at_us"),
 }
 
 
@@ -149,7 +149,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     return arrow_schema(types)
 
 
-def bounded_columns(shape: Shape, columns: pa.Schema) -> list[str]:
+def bounded_columns(shape: TableSchema, columns: pa.Schema) -> list[str]:
     """Return those of a table's or file's columns that have statistics.
 
     Delta takes no columns of partitions, and no booleans. Payloads and publishers are left out, since what was erased

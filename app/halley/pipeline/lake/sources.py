@@ -30,7 +30,7 @@ LABELS = pa.schema([("source", pa.string()), ("log_id", pa.string())])
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
-class Origin(NamedTuple):
+class LogSource(NamedTuple):
     """A log, and the name of its source in the lake; empty: it has none."""
 
     source: str
@@ -58,11 +58,11 @@ class Sources(NamedTuple):
         return [] if self.is_plain else [*LABELS]
 
     @property
-    def origins(self) -> list[Origin]:
+    def origins(self) -> list[LogSource]:
         """All logs, those of a source in the order in which they came."""
-        return [Origin(source, log_id) for source, ids in self.logs.items() for log_id in ids]
+        return [LogSource(source, log_id) for source, ids in self.logs.items() for log_id in ids]
 
-    def origin(self, log_id: str) -> Origin:
+    def origin(self, log_id: str) -> LogSource:
         """Return a log of the lake with the name of its source."""
         return next(each for each in self.origins if each.log_id == log_id)
 
@@ -74,13 +74,13 @@ class Sources(NamedTuple):
             named if "" not in self.logs else f"{named} and a log without a name" if named else "a log without a name"
         )
 
-    def only(self) -> Origin:
+    def only(self) -> LogSource:
         """Return the only log. Raises `JobRejected` if there are several."""
         if len(self.origins) > 1:
             raise self._is_ambiguous()
         return self.origins[0]
 
-    def of(self, source: str | None) -> list[Origin]:
+    def of(self, source: str | None) -> list[LogSource]:
         """Return the logs of a source; without a name, those of the lake's only source. Raises `JobRejected`."""
         if source is None and len(self.logs) > 1:
             raise self._is_ambiguous()
@@ -97,7 +97,7 @@ class Sources(NamedTuple):
         return orjson.dumps(self.logs).decode()
 
 
-def joined(before: Sources | None, origin: Origin, lake: object, *, accepts_new_log: bool) -> Sources:
+def with_log_added(before: Sources | None, origin: LogSource, lake: object, *, accepts_new_log: bool) -> Sources:
     """Return the logs of a lake, which may not exist yet, with one that a job reads.
 
     `accepts_new_log`: it may replace the present log of its source. Raises `JobRejected` if the lake may not take it.
@@ -119,7 +119,7 @@ def joined(before: Sources | None, origin: Origin, lake: object, *, accepts_new_
     return before._replace(logs={**before.logs, source: (*(each for each in ids if each != log_id), log_id)})
 
 
-def _refusal(lake: object, origin: Origin, present: str) -> str:
+def _refusal(lake: object, origin: LogSource, present: str) -> str:
     if origin.source:
         return (
             f"source {origin.source} of {lake} is log {present}, but this is log {origin.log_id}: choose another "

@@ -21,9 +21,9 @@ from pyarrow import fs
 from pyarrow.dataset import Dataset, FileSystemDataset
 
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.lake.place import StorePath, Where, at_once, files_in, reason, size_of
-from halley.pipeline.lake.shapes import BEFORE, TABLES, Shape, bounded_columns
-from halley.pipeline.lake.sources import Origin, Sources, check_labels, joined, sources_from
+from halley.pipeline.lake.place import LakePath, ObjectPath, at_once, files_in, reason, size_of
+from halley.pipeline.lake.shapes import BEFORE, TABLES, TableSchema, bounded_columns
+from halley.pipeline.lake.sources import LogSource, Sources, check_labels, sources_from, with_log_added
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -48,7 +48,7 @@ LOG_ID, FORMAT_KEY, SOURCES = "halley.log_id", "halley.format", "halley.sources"
 _TRIES = 20
 
 
-def path(lake: Where, name: str) -> Where:
+def path(lake: LakePath, name: str) -> LakePath:
     """Return a table's folder, as an absolute path."""
     assert name in TABLES, name
     return lake.absolute() / name
@@ -75,10 +75,10 @@ class LakeTable(DeltaTable):
     """A Delta table of the lake, in the version that it had when it was opened or last refreshed."""
 
     @property
-    def folder(self) -> Where:
+    def folder(self) -> LakePath:
         """The table's folder; its last part is the table's name."""
         uri = self.table_uri.removeprefix("file://")
-        return StorePath(uri.rstrip("/")) if "://" in uri else Path(unquote(uri))
+        return ObjectPath(uri.rstrip("/")) if "://" in uri else Path(unquote(uri))
 
     @property
     def files(self) -> fs.FileSystem:
@@ -86,7 +86,7 @@ class LakeTable(DeltaTable):
         return files_in(self.folder)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TableSchema:
         """The table's columns and layout."""
         return TABLES[self.folder.name]
 
@@ -104,7 +104,7 @@ class LakeTable(DeltaTable):
         """Return the application whose version is a job's position in a log."""
         return job if log_id == self.log_id else f"{job}/{log_id}"
 
-    def labels(self, origin: Origin) -> dict[str, str | None]:
+    def labels(self, origin: LogSource) -> dict[str, str | None]:
         """Return the values of `LABELS` in rows of a log; empty: its rows have none."""
         if not origin.source and origin.log_id == self.log_id:
             return {}
@@ -197,7 +197,7 @@ class LakeTable(DeltaTable):
         return FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
 
 
-def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable | None:
+def open_table(lake: LakePath, name: str, log_id: str | None = None) -> LakeTable | None:
     """Open the current version of a table; return None if it does not exist yet.
 
     `log_id`: the log that the table must have been made from; None: any. Raises `JobRejected` if the table cannot be
@@ -212,7 +212,7 @@ def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable |
         table = LakeTable(str(folder))
         properties = table.metadata().configuration
     except (DeltaError, OSError, ValueError) as error:
-        if isinstance(error, TableNotFoundError) and isinstance(folder, StorePath):
+        if isinstance(error, TableNotFoundError) and isinstance(folder, ObjectPath):
             return None
         raise JobRejected(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
     if LOG_ID not in properties:
@@ -227,7 +227,7 @@ def open_table(lake: Where, name: str, log_id: str | None = None) -> LakeTable |
     return table
 
 
-def open_all(lake: Where, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
+def open_all(lake: LakePath, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
     """Open all existing tables by name; change nothing. Raises `JobRejected`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
@@ -235,21 +235,21 @@ def open_all(lake: Where, log_id: str | None = None, lifted: Iterable[pa.Field] 
     return tables
 
 
-def sources_of(lake: Where) -> Sources | None:
+def sources_of(lake: LakePath) -> Sources | None:
     """Return the logs of a lake; None if there is no lake. Raises `JobRejected`."""
     table = next(filter(None, (open_table(lake, name) for name in TABLES)), None)  # `events` is the first
     return None if table is None else table.sources
 
 
-def check(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool = False) -> None:
+def check(lake: LakePath, origin: LogSource, lifted: pa.Schema, *, accepts_new_log: bool = False) -> None:
     """Raise `JobRejected` if a job that reads a log would be refused by the lake; change nothing."""
-    after = joined(sources_of(lake), origin, lake, accepts_new_log=accepts_new_log)
+    after = with_log_added(sources_of(lake), origin, lake, accepts_new_log=accepts_new_log)
     events = open_all(lake, after.first, lifted).get("events")
     check_labels(after, lifted, None if events is None or events.has_labels else events.columns())
 
 
 def create(
-    lake: Where,
+    lake: LakePath,
     name: str,
     log_id: str,
     lifted: pa.Schema | None = None,
@@ -270,7 +270,7 @@ def create(
     columns = lifted or pa.schema([])
 
     def prepare() -> LakeTable:
-        sources = _added(lake, Origin(source, log_id), columns, accepts_new_log=accepts_new_log)
+        sources = _added(lake, LogSource(source, log_id), columns, accepts_new_log=accepts_new_log)
         return _prepared(lake, name, sources, columns)
 
     return _until_done(prepare, path(lake, name))
@@ -282,7 +282,7 @@ def create_next_to(events: LakeTable, name: str) -> LakeTable:
     return _until_done(lambda: _prepared(lake, name, events.sources, pa.schema([])), path(lake, name))
 
 
-def _until_done(prepare: Callable[[], LakeTable], folder: Where) -> LakeTable:
+def _until_done(prepare: Callable[[], LakeTable], folder: LakePath) -> LakeTable:
     """Prepare a table, again if another process has changed its columns or properties meanwhile."""
     for _ in range(_TRIES):
         with suppress(CommitFailedError):
@@ -290,11 +290,11 @@ def _until_done(prepare: Callable[[], LakeTable], folder: Where) -> LakeTable:
     raise JobRejected(f"{folder} is too busy with other commits; try again")
 
 
-def _added(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: bool) -> Sources:
+def _added(lake: LakePath, origin: LogSource, lifted: pa.Schema, *, accepts_new_log: bool) -> Sources:
     """Add a log to those of a lake, and return all; raise `CommitFailedError` if another process was faster."""
     events = open_table(lake, "events")
     before = sources_of(lake) if events is None else events.sources
-    after = joined(before, origin, lake, accepts_new_log=accepts_new_log)
+    after = with_log_added(before, origin, lake, accepts_new_log=accepts_new_log)
     check_labels(after, lifted, None if events is None or events.has_labels else events.columns())
     if events is None and not after.is_plain:
         events = _make(lake, "events", after)
@@ -306,7 +306,7 @@ def _added(lake: Where, origin: Origin, lifted: pa.Schema, *, accepts_new_log: b
     return after
 
 
-def _prepared(lake: Where, name: str, sources: Sources, lifted: pa.Schema) -> LakeTable:
+def _prepared(lake: LakePath, name: str, sources: Sources, lifted: pa.Schema) -> LakeTable:
     """Open or make a table with all columns that it needs; raise `CommitFailedError` if another process was faster."""
     table = open_table(lake, name, sources.first)
     if table is None:
@@ -346,7 +346,7 @@ def select(query: str, **named: DeltaTable) -> pa.Table:
     return rows.cast(pa.schema(plain))  # Arrow cannot do much with views of texts
 
 
-def refusal(place: Where, error: BaseException) -> JobRejected:
+def refusal(place: LakePath, error: BaseException) -> JobRejected:
     """Convert an error of the disk, or of delta-rs, on writing to `place`."""
     text = first_line(error)
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
@@ -397,7 +397,7 @@ def _widened(table: LakeTable) -> list[pa.Field]:
     return [each for each in table.shape.columns if str(each.type) != found[each.name] == old.get(each.name)]
 
 
-def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] = ()) -> LakeTable:
+def _make(lake: LakePath, name: str, sources: Sources, lifted: Iterable[pa.Field] = ()) -> LakeTable:
     """Make a table, or open that of another process that was faster. Raises `JobRejected`."""
     shape = TABLES[name]
     folder = path(lake, name)
@@ -429,7 +429,7 @@ def _make(lake: Where, name: str, sources: Sources, lifted: Iterable[pa.Field] =
         return table
 
 
-def _compare(table: LakeTable, name: str, folder: Where) -> None:
+def _compare(table: LakeTable, name: str, folder: LakePath) -> None:
     found = {field.name: field.type for field in table.columns()}
     for field in TABLES[name].columns:
         if field.name not in found:
@@ -444,7 +444,7 @@ def _compare(table: LakeTable, name: str, folder: Where) -> None:
             )
 
 
-def fault_of(root: Where, file: File) -> str | None:
+def fault_of(root: LakePath, file: File) -> str | None:
     """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
     try:
         nbytes = size_of(root / file.path)
@@ -453,7 +453,7 @@ def fault_of(root: Where, file: File) -> str | None:
     return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
 
 
-def check_files(root: Where, files: Iterable[File]) -> None:
+def check_files(root: LakePath, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     wanted = list(files)
     for file, text in zip(wanted, at_once(root, partial(fault_of, root), wanted), strict=True):
@@ -462,7 +462,7 @@ def check_files(root: Where, files: Iterable[File]) -> None:
 
 
 @contextmanager
-def translate_read_errors(root: Where, files: Iterable[File] = ()) -> Iterator[None]:
+def translate_read_errors(root: LakePath, files: Iterable[File] = ()) -> Iterator[None]:
     """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
     check_files(root, files)
     try:

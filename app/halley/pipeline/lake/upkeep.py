@@ -23,8 +23,8 @@ from deltalake.exceptions import DeltaError
 
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import begin_deletion, commit_files
-from halley.pipeline.lake.files import staged, write
-from halley.pipeline.lake.place import StorePath, Where, delete, sizes
+from halley.pipeline.lake.files import staging_folder, write
+from halley.pipeline.lake.place import LakePath, ObjectPath, delete, sizes
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.tables import INGEST, File, LakeTable, OnProgress, open_table, refusal, translate_read_errors
 from halley.pipeline.portions import PORTION_ROWS, read
@@ -56,7 +56,9 @@ class Compacted(NamedTuple):
     rows: int = 0
 
 
-def compact(lake: Where, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1) -> Compacted:
+def compact(
+    lake: LakePath, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1
+) -> Compacted:
     """Replace the many small files of a table by few large sorted files, one partition after the other.
 
     least  partitions of the newest day with fewer small files are left for later
@@ -77,7 +79,7 @@ def compact(lake: Where, name: str, on_progress: OnProgress = lambda _done, _of:
         return Compacted(sum(map(len, chosen)), after, done)
 
 
-def rewrite(lake: Where, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
+def rewrite(lake: LakePath, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
     """Replace files, all of one partition and one log, by sorted files; return their number.
 
     `on_progress` is called with the number of these rows that are done. Raises `JobRejected`, `JobFailed`.
@@ -86,7 +88,7 @@ def rewrite(lake: Where, table: LakeTable, files: list[File], on_progress: Calla
     columns = pa.schema([field for field in table.columns() if field.name not in shape.partition_by])
     written: list[Path] = []
     done = 0
-    with staged(lake) as folder:
+    with staging_folder(lake) as folder:
         place = folder / files[0].path.rpartition("/")[0]
         with translate_read_errors(root, files):
             for rows in _portions(table, [file.path for file in files], columns):
@@ -127,7 +129,7 @@ def _completed(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _chosen(lake: Where, table: LakeTable, least: int) -> list[list[File]]:
+def _chosen(lake: LakePath, table: LakeTable, least: int) -> list[list[File]]:
     """Return the files of each partition and log that are worth compacting, in the order of their contents."""
     shape = table.shape
     events = open_table(lake, "events")
@@ -160,7 +162,7 @@ class Vacuumed(NamedTuple):
     nbytes: int = 0
 
 
-def vacuum(lake: Where, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
+def vacuum(lake: LakePath, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
     `on_progress` is called with the number of tables that are done, and their total. Raises `JobRejected`.
@@ -169,7 +171,7 @@ def vacuum(lake: Where, age_s: float, on_progress: OnProgress = lambda _done, _o
         return delete_unnamed(lake, age_s, on_progress)
 
 
-def delete_unnamed(lake: Where, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
+def delete_unnamed(lake: LakePath, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Do the work of `vacuum`, for a caller that holds the lock `rewrite`.
 
     Files of a commit in progress are never deleted, regardless of the age (T5): this waits until there is none, and
@@ -190,7 +192,7 @@ def delete_unnamed(lake: Where, age_s: float, on_progress: OnProgress = lambda _
 def _vacuum(table: LakeTable, hours: int) -> list[int]:
     """Vacuum a table with delta-rs; return the sizes of what it deleted, as its list has files that were gone."""
     root = table.folder
-    if isinstance(root, StorePath):
+    if isinstance(root, ObjectPath):
         return _vacuum_store(table, root, hours)
     before = _sizes(root)
     try:
@@ -201,7 +203,7 @@ def _vacuum(table: LakeTable, hours: int) -> list[int]:
     return [nbytes for path, nbytes in before.items() if path not in after]
 
 
-def _vacuum_store(table: LakeTable, root: StorePath, hours: int) -> list[int]:
+def _vacuum_store(table: LakeTable, root: ObjectPath, hours: int) -> list[int]:
     """Do as `_vacuum` in a store: what has no name, and cannot get one since `begin_deletion`, is deleted."""
     try:
         found = sizes(root)

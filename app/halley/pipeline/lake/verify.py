@@ -19,8 +19,8 @@ from deltalake.exceptions import DeltaError
 
 from halley.history.stored import COLUMNS, checksum
 from halley.pipeline.errors import no_lake
-from halley.pipeline.lake.place import Where, at_once
-from halley.pipeline.lake.shapes import DAY_US, KINDS, SKIPPED, Kind
+from halley.pipeline.lake.place import LakePath, at_once
+from halley.pipeline.lake.shapes import DAY_US, KINDS, SKIPPED, WindowSize
 from halley.pipeline.lake.tables import INGEST, File, LakeTable, OnProgress, fault_of, first_line, open_all, select
 from halley.pipeline.portions import PORTION_ROWS, read
 from halley.pipeline.source.log import offsets
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 
 def verify(
-    lake: Where, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
+    lake: LakePath, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
 ) -> Iterator[Finding]:
     """Verify a lake; yield one finding after the other.
 
@@ -250,7 +250,7 @@ def _both(events: LakeTable, rollups: LakeTable) -> Iterator[tuple[pa.Table, str
                     yield _counts(events, rollups, log_id, kind, low, high), kind.name
 
 
-def _counts(events: LakeTable, rollups: LakeTable, log_id: str, kind: Kind, low: int, high: int) -> pa.Table:
+def _counts(events: LakeTable, rollups: LakeTable, log_id: str, kind: WindowSize, low: int, high: int) -> pa.Table:
     """Return the events and bytes of a log's windows in [low, high), in microseconds, by rollups and by a recount."""
     skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
     of_events, of_rollups = (

@@ -29,7 +29,7 @@ ANYTHING, NOTHING = "true", "false"
 MOST_PARTS = 100
 
 
-class Reading(NamedTuple):
+class ScanPlan(NamedTuple):
     """The files of a table that a query reads, and the number and bytes of all its files (`of`, `of_bytes`)."""
 
     table: str
@@ -42,11 +42,11 @@ class Reading(NamedTuple):
         return f"{self.table}: {len(self.files)} of {self.of} files, {nbytes:,} of {self.of_bytes:,} bytes"
 
 
-def needed(name: str, table: LakeTable | None, condition: str) -> Reading:
+def plan_scan(name: str, table: LakeTable | None, condition: str) -> ScanPlan:
     """Return the files that can hold rows of which the condition is true; none if there is no table."""
     files = [] if table is None else table.data_files()
     chosen = files if table is None or condition == ANYTHING else _chosen(table, files, condition)
-    return Reading(name, chosen, len(files), sum(file.nbytes for file in files))
+    return ScanPlan(name, chosen, len(files), sum(file.nbytes for file in files))
 
 
 def _chosen(table: LakeTable, files: list[File], condition: str) -> list[File]:
@@ -67,10 +67,10 @@ def between(column: str, least: Value | None = None, greatest: Value | None = No
         for relation, value in ((">=", least), ("<=", greatest))
         if value is not None
     ]
-    return every(bounds) if bounds else f"`{column}` is not null"
+    return and_(bounds) if bounds else f"`{column}` is not null"
 
 
-def among(column: str, values: Iterable[Value]) -> str:
+def is_in(column: str, values: Iterable[Value]) -> str:
     """The condition that a value is one of several."""
     wanted = [*dict.fromkeys(values)]
     if len(wanted) == 1:
@@ -78,13 +78,13 @@ def among(column: str, values: Iterable[Value]) -> str:
     return f"`{column}` in ({', '.join(map(_literal, wanted))})" if wanted else NOTHING
 
 
-def every(parts: Iterable[str]) -> str:
+def and_(parts: Iterable[str]) -> str:
     """The condition that all parts are true; always true without parts."""
     wanted = [*dict.fromkeys(part for part in parts if part != ANYTHING)]
     return NOTHING if NOTHING in wanted else " and ".join(wanted[:MOST_PARTS]) or ANYTHING
 
 
-def some(parts: Iterable[str]) -> str:
+def or_(parts: Iterable[str]) -> str:
     """The condition that at least one part is true; never true without parts."""
     wanted = [*dict.fromkeys(part for part in parts if part != NOTHING)]
     if ANYTHING in wanted or len(wanted) > MOST_PARTS:

@@ -22,10 +22,10 @@ from pyarrow import fs
 from halley.broker.events import ext_of, to_text
 from halley.broker.names import Match, Pattern, matches, span
 from halley.pipeline.errors import no_lake
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.lake.shapes import STORED
 from halley.pipeline.lake.tables import File, open_table, path, sources_of, translate_read_errors
-from halley.pipeline.queries.conditions import between, every, needed
+from halley.pipeline.queries.conditions import and_, between, plan_scan
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
 
@@ -47,7 +47,7 @@ class EventReader:
     `log_id`: the log; None: the only one that the lake has.
     """
 
-    def __init__(self, lake: Where, selection: Selection, log_id: str | None = None) -> None:
+    def __init__(self, lake: LakePath, selection: Selection, log_id: str | None = None) -> None:
         """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
@@ -57,7 +57,7 @@ class EventReader:
         self._selection = selection
         first, end = span(selection.pattern)
         conditions = [between("topic", first, end), between("time_us", selection.from_us, selection.to_us)]
-        reading = needed("events", table, every(conditions))
+        reading = plan_scan("events", table, and_(conditions))
         self.reading = reading._replace(files=table.files_of(self.log_id, reading.files))
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
@@ -163,7 +163,7 @@ def _stretch_rows(files: Sequence[File], filesystem: fs.FileSystem) -> int:
     return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))
 
 
-def readers(lake: Where, selection: Selection, source: str | None = None) -> list[EventReader]:
+def readers(lake: LakePath, selection: Selection, source: str | None = None) -> list[EventReader]:
     """Return a reader for each log of a source, in the order in which the lake got them.
 
     `source`: its name, which may be left out if the lake has only one. Raises `JobRejected`, `JobFailed`.
@@ -174,7 +174,7 @@ def readers(lake: Where, selection: Selection, source: str | None = None) -> lis
     return [EventReader(lake, selection, each.log_id) for each in sources.of(source)]
 
 
-def lines(lake: Where, selection: Selection, source: str | None = None) -> Iterator[list[str]]:
+def lines(lake: LakePath, selection: Selection, source: str | None = None) -> Iterator[list[str]]:
     """Yield lists of events, each one line of JSON, oldest first; `source` and the errors are those of `readers`."""
     for reader in readers(lake, selection, source):
         for rows in reader.rows():

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from halley.broker.names import REALM_MARK
 from halley.pipeline.lake.shapes import DAY_US, to_us
 from halley.pipeline.lake.tables import UNBOUNDED
-from halley.pipeline.queries.conditions import ANYTHING, Value, among, between, every, some
+from halley.pipeline.queries.conditions import ANYTHING, Value, and_, between, is_in, or_
 from halley.pipeline.queries.views import Computed, View
 from halley.protocols.names import BAYEUX, NT4, WAMP, beginning_of, topic_of
 
@@ -59,10 +59,10 @@ def conditions_of(plan: str, views: Mapping[str, View], slack_us: int = 0) -> di
         for view in views.values():
             if [*columns.values()] == view.columns:
                 table = _Table(columns, view, slack_us)
-                found.setdefault(view.name, []).append(every(table.condition(each) for each in filters))
+                found.setdefault(view.name, []).append(and_(table.condition(each) for each in filters))
             elif {*columns.values()} <= {*view.columns}:  # perhaps that table, without some columns
                 found.setdefault(view.name, []).append(ANYTHING)
-    return {name: some(each) for name, each in found.items()}
+    return {name: or_(each) for name, each in found.items()}
 
 
 def _tree(nodes: list[Fields]) -> Node:
@@ -115,7 +115,7 @@ class _Table(NamedTuple):
         kind, children = node.kind, node.children
         if kind in ("And", "Or"):
             parts = map(self.condition, _operands(node))
-            return every(parts) if kind == "And" else some(parts)
+            return and_(parts) if kind == "And" else or_(parts)
         if kind in _MIRRORED and self._column(children[0]) is None:
             kind, children = _MIRRORED[kind], children[::-1]
         column = self._column(children[0]) if children else None
@@ -146,9 +146,9 @@ class _Table(NamedTuple):
         source = column if computed is None else computed.source
         is_span = not is_equality or self.slack_us or (computed is not None and computed.kind == "day")
         if source.endswith("_us") and is_span:
-            return some(self._timed(kind, column, value) for value in values if isinstance(value, int))
+            return or_(self._timed(kind, column, value) for value in values if isinstance(value, int))
         if is_equality:
-            return among(source, values)
+            return is_in(source, values)
         return between(source, *(values if kind.startswith("Greater") else (None, *values)))
 
     def _timed(self, kind: str, column: str, time_us: int) -> str:
@@ -178,15 +178,15 @@ def _named(computed: Computed, names: Sequence[str], *, is_whole: bool) -> str:
     def topics(protocol: str) -> str:
         found = ((topic_of if is_whole else beginning_of)(name, protocol) for name in names)
         known = [topic for topic in found if topic is not None]
-        return among(source, known) if is_whole else some(_begins(source, each) for each in known)
+        return is_in(source, known) if is_whole else or_(_begins(source, each) for each in known)
 
     of_realms = _begins(source, REALM_MARK)  # topics of further realms, of which a URI does not say in which it is
     has_realms = any(name.startswith(f"/{REALM_MARK}") for name in names)
-    channels = some([topics(BAYEUX), of_realms]) if has_realms else topics(BAYEUX)
+    channels = or_([topics(BAYEUX), of_realms]) if has_realms else topics(BAYEUX)
     if computed.kind == "channel":
         return channels
-    uris = every([among("protocol", [WAMP]), some([topics(WAMP), of_realms])])
-    return some([channels, uris, every([among("protocol", [NT4]), topics(NT4)])])
+    uris = and_([is_in("protocol", [WAMP]), or_([topics(WAMP), of_realms])])
+    return or_([channels, uris, and_([is_in("protocol", [NT4]), topics(NT4)])])
 
 
 def _begins(column: str, prefix: str) -> str:

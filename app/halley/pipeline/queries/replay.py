@@ -23,11 +23,11 @@ import orjson
 
 from halley.broker.policy import SERVERS_OWN
 from halley.broker.traceparent import traceparent_in
-from halley.client import Client, Keyed, Refused
+from halley.client import Client, IdempotentPublish, Refused
 from halley.history import checksummed_json
 from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.lake.place import Where, state_folder
+from halley.pipeline.lake.place import LakePath, state_folder
 from halley.pipeline.queries.events import EventReader, Selection, readers
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -83,7 +83,7 @@ class Replay:
     `is_new`: begin at the first event, regardless of the position. Raises `JobRejected`, `JobFailed`, `OSError`.
     """
 
-    def __init__(self, lake: Where, plan: Plan, *, is_new: bool = False) -> None:
+    def __init__(self, lake: LakePath, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
         self._reader = _only_reader(lake, plan)
         pattern, from_us, to_us = plan.selection
@@ -170,13 +170,13 @@ class Replay:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
-    def _event(self, row: Row) -> Keyed:
+    def _event(self, row: Row) -> IdempotentPublish:
         audience = audience_of(row["audience"])
         audience_fields = None if audience is None else audience._asdict()
         channel = self._plan.prefix + to_channel(row["topic"])
         key = f"replay-{self._run}-{row['offset']}"
         traceparent = None if row["details"] is None else traceparent_in(row["details"])
-        return Keyed(channel, orjson.loads(row["payload"]), key, audience_fields, traceparent=traceparent)
+        return IdempotentPublish(channel, orjson.loads(row["payload"]), key, audience_fields, traceparent=traceparent)
 
     def _refuse(self, row: Row, verdict: Refused) -> None:
         if verdict.error.startswith("403:"):
@@ -214,7 +214,7 @@ class _Pace:
         return start_s + (self._latest_us - start_us) / 1_000_000 / self._speed - time.monotonic()
 
 
-def _only_reader(lake: Where, plan: Plan) -> EventReader:
+def _only_reader(lake: LakePath, plan: Plan) -> EventReader:
     """Return the reader of the log that has the events. Raises `JobRejected` if several logs have some, `JobFailed`."""
     found = readers(lake, plan.selection, plan.source)
     holding = [each for each in found if each.count()[0]] if len(found) > 1 else found

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any
 
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData
 from halley.protocols.bayeux.names import to_channel
 
@@ -48,7 +48,7 @@ td.w{white-space:normal;word-break:break-word;min-width:140px}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(found: ReportData, lake: Where, now_us: int) -> str:
+def page(found: ReportData, lake: LakePath, now_us: int) -> str:
     """Return the figures as HTML; `now_us` is the time of the report."""
     parts = [
         f"<h1>What is in the lake</h1><p>{escape(str(lake))}, {escape(found.logs)}, at {moment(now_us)} UTC</p>",

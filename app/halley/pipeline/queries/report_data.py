@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyarrow import fs
 
 from halley.pipeline.errors import no_lake
-from halley.pipeline.lake.place import Where, at_once
+from halley.pipeline.lake.place import LakePath, at_once
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.tables import LakeTable, check_files, open_table, path, select, translate_read_errors
 
@@ -79,7 +79,7 @@ class ReportData(NamedTuple):
         return sum(sum(each.values()) for each in self.bars.values())
 
 
-def collect(lake: Where, from_us: int | None, to_us: int | None) -> ReportData:
+def collect(lake: LakePath, from_us: int | None, to_us: int | None) -> ReportData:
     """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
 
     Raises `JobRejected`, `JobFailed`.

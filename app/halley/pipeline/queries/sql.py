@@ -25,10 +25,10 @@ from pyspark.sql import functions as f
 
 from halley.pipeline.errors import JobFailed, JobRejected, java_message
 from halley.pipeline.lake.dictionary import DICTIONARY
-from halley.pipeline.lake.place import Where
+from halley.pipeline.lake.place import LakePath
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.tables import check_files
-from halley.pipeline.queries.conditions import ANYTHING, Reading
+from halley.pipeline.queries.conditions import ANYTHING, ScanPlan
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.statements import statement_of
 from halley.pipeline.queries.views import View, views_of
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     """
 
     rows: DataFrame
-    readings: list[Reading]
+    readings: list[ScanPlan]
     explained: str | None = None
 
     @property
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
         return "".join(files) + text.getvalue().strip("\n")
 
 
-def ask(spark: SparkSession, lake: Where, statement: str, *, skips: bool = True) -> Answer:
+def ask(spark: SparkSession, lake: LakePath, statement: str, *, skips: bool = True) -> Answer:
     """Return the answer to a query or a statement about tables. With `skips`, files without matching rows are not read.
 
     Raises `JobRejected` if the statement is another one, does not parse, or names a table or column that does not
@@ -78,10 +78,10 @@ def ask(spark: SparkSession, lake: Where, statement: str, *, skips: bool = True)
             return Answer(_about_tables(spark, lake, statement), [])
         return _query(spark, lake, asked.query, skips=skips)._replace(explained=asked.explained)
     except PySparkException as error:
-        raise JobRejected(sentence(error)) from error
+        raise JobRejected(error_message(error)) from error
 
 
-def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answer:
+def _query(spark: SparkSession, lake: LakePath, query: str, *, skips: bool) -> Answer:
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     reads_clock = _CLOCK.search(query) is not None
     conditions = _conditions(spark, views, query, _SLACK_US if reads_clock else 0)
@@ -96,12 +96,12 @@ def _query(spark: SparkSession, lake: Where, query: str, *, skips: bool) -> Answ
     return _run(spark, views, query, conditions)
 
 
-def _has_read(reading: Reading, later: Reading) -> bool:
+def _has_read(reading: ScanPlan, later: ScanPlan) -> bool:
     """Whether a query has all files that it needs by a later plan: the clock may have come to another day."""
     return {file.path for file in later.files} <= {file.path for file in reading.files}
 
 
-def sentence(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Spark's error message, without its code, plan and traces, cut to `SENTENCE_CHARS`."""
     message = error.getMessage() if hasattr(error, "getMessage") else None
     text = _STATE.sub("", _CODE.sub("", str(message or error).strip()))
@@ -115,12 +115,12 @@ def computing() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise JobFailed(f"the query failed: {sentence(error)}") from error
+        raise JobFailed(f"the query failed: {error_message(error)}") from error
     except Py4JJavaError as error:
-        raise JobFailed(f"the query failed: {sentence(Exception(java_message(error) or error.errmsg))}") from error
+        raise JobFailed(f"the query failed: {error_message(Exception(java_message(error) or error.errmsg))}") from error
 
 
-def _about_tables(spark: SparkSession, lake: Where, statement: str) -> DataFrame:
+def _about_tables(spark: SparkSession, lake: LakePath, statement: str) -> DataFrame:
     """Return Spark's answer to a statement about tables; that to SHOW TABLES has their meanings instead of flags."""
     session = _session(spark)
     with tempfile.TemporaryDirectory(prefix="halley-") as nothing:
@@ -185,7 +185,7 @@ _QUERY = """
 """
 
 
-def top(spark: SparkSession, lake: Where, by: By, since_us: int | None, most: int) -> Answer:
+def top(spark: SparkSession, lake: LakePath, by: By, since_us: int | None, most: int) -> Answer:
     """Return the `most` busiest channels, the busiest first.
 
     Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises

@@ -22,12 +22,12 @@ from halley.broker.traceparent import IN_BAYEUX, IN_WAMP
 from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, no_lake
 from halley.pipeline.lake.dictionary import meaning
-from halley.pipeline.lake.place import Where, fetch
+from halley.pipeline.lake.place import LakePath, fetch
 from halley.pipeline.lake.shapes import TABLES
 from halley.pipeline.lake.sources import LABELS
 from halley.pipeline.lake.tables import File, LakeTable, first_line, open_all, open_table, path
 from halley.pipeline.queries import names
-from halley.pipeline.queries.conditions import Reading, needed
+from halley.pipeline.queries.conditions import ScanPlan, plan_scan
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _NAMES: tuple[Literal["channel", "name"], ...] = ("channel", "name")
@@ -63,7 +63,7 @@ class View(NamedTuple):
     """
 
     name: str
-    folder: Where
+    folder: LakePath
     table: LakeTable | None
     stored: StructType
     computed: Mapping[str, Computed]
@@ -88,9 +88,9 @@ class View(NamedTuple):
         """The names of all columns, in order."""
         return [*dict.fromkeys([*self.stored.names, *self.computed])]
 
-    def needed(self, condition: str) -> Reading:
+    def needed(self, condition: str) -> ScanPlan:
         """The files that can hold rows of which a condition is true."""
-        return needed(self.name, self.table, condition)
+        return plan_scan(self.name, self.table, condition)
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
@@ -115,7 +115,7 @@ class View(NamedTuple):
         )
 
 
-def views_of(lake: Where, tables: Iterable[str]) -> dict[str, View]:
+def views_of(lake: LakePath, tables: Iterable[str]) -> dict[str, View]:
     """Return views of these tables, by name; a table that does not exist yet has no rows.
 
     Raises `JobRejected`, also if there is no lake.
@@ -126,7 +126,7 @@ def views_of(lake: Where, tables: Iterable[str]) -> dict[str, View]:
     return views
 
 
-def _on_disk(folder: Where, files: Sequence[File]) -> Path:
+def _on_disk(folder: LakePath, files: Sequence[File]) -> Path:
     """Return a folder of this machine with these files: Spark has no reader for a store, so they are copied from there.
 
     The copies are deleted when this process ends. Raises `JobFailed`.
@@ -146,7 +146,7 @@ def in_spark(condition: str) -> str:
     return condition.replace("\\", r"\\")
 
 
-def view_of(folder: Where, table: LakeTable | None) -> View:
+def view_of(folder: LakePath, table: LakeTable | None) -> View:
     """Return the view of a table, by its folder; `table` is None if the table does not exist."""
     name = folder.name
     columns = TABLES[name].columns if table is None else table.columns()

@@ -34,7 +34,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from halley.client import Keyed
+from halley.client import IdempotentPublish
 from halley.client.wire import bearer, server_url
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.jobs.publishing import Publisher
@@ -254,16 +254,16 @@ def _task() -> TaskContext:
     return task
 
 
-def _events(tasks: Iterable[Prepared], *, with_data: bool = True) -> Iterator[Keyed]:
+def _events(tasks: Iterable[Prepared], *, with_data: bool = True) -> Iterator[IdempotentPublish]:
     for task in tasks:
         with pa.ipc.open_stream(task.events) as stream:
             for batch in stream:
                 channels, texts, keys = batch.columns
                 values = map(json.loads, texts.to_pylist()) if with_data else repeat(None, batch.num_rows)
-                yield from map(Keyed, channels.to_pylist(), values, keys.to_pylist())
+                yield from map(IdempotentPublish, channels.to_pylist(), values, keys.to_pylist())
 
 
-def _parts(events: Iterator[Keyed]) -> Iterator[list[Keyed]]:
+def _parts(events: Iterator[IdempotentPublish]) -> Iterator[list[IdempotentPublish]]:
     while part := list(islice(events, _PART_EVENTS)):
         yield part
 

@@ -61,7 +61,7 @@ def lifts_of(settings: Settings) -> str:
     return orjson.dumps(lifts).decode()
 
 
-class Lifting:
+class ColumnExtraction:
     """Takes scalars from payloads.
 
     columns     the names with their types, in order of first mention
@@ -206,7 +206,7 @@ def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
     return [names[key] for key in keys]
 
 
-def types_of(lifting: Lifting, *, with_faults: bool) -> dict[str, str]:
+def types_of(lifting: ColumnExtraction, *, with_faults: bool) -> dict[str, str]:
     """Return the source's columns, except the computed ones, and their types, by Spark's and the settings' names."""
     own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
     return own | lifting.columns

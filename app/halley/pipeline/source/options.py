@@ -14,7 +14,7 @@ from halley.broker.names import Pattern
 from halley.history.consumers import is_name
 from halley.history.row_filter import RowFilter, is_protocol
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import COMPUTED, Lifting, types_of
+from halley.pipeline.source.columns import COMPUTED, ColumnExtraction, types_of
 from halley.protocols.bayeux.names import Bounds
 from halley.protocols.names import to_pattern
 from halley.settings import Pipeline
@@ -52,7 +52,7 @@ class Options:
             raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
         self.has_faults = _truth(given, "faults")
         self.accepts_gaps = _truth(given, "accept_gap")
-        self.lifting = Lifting(given.get("lift", ""))
+        self.lifting = ColumnExtraction(given.get("lift", ""))
         self.wanted = RowFilter(_pattern(given), _protocol(given), *_times_us(given))
 
     @property

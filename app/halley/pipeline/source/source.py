@@ -54,7 +54,7 @@ from halley.history.row_filter import EVERY_ROW
 from halley.history.stored import COLUMNS, PURGED
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source import open_log
-from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting, arrow_schema, computed, types_of
+from halley.pipeline.source.columns import FAULT_COLUMNS, ColumnExtraction, arrow_schema, computed, types_of
 from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
 from halley.pipeline.source.options import Options, chosen
 
@@ -116,7 +116,7 @@ class Table:
         self._accepts_gaps = options.accepts_gaps
         self._wanted = options.wanted
         types = types_of(options.lifting, with_faults=options.has_faults) if types is None else types
-        self._lifting = options.lifting if types.keys() & options.lifting.columns.keys() else Lifting("")
+        self._lifting = options.lifting if types.keys() & options.lifting.columns.keys() else ColumnExtraction("")
         self.schema = arrow_schema(types)
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
