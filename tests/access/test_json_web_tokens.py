@@ -301,11 +301,11 @@ def test_a_header_or_claims_nested_beyond_reason_are_refused(keys, levels):
 def test_a_new_key_is_found_when_the_file_changes(keys):
     """Rotated keys are found, since the file is checked at intervals, at most once per keys_check_s."""
     verifier = keys.verifier(keys_check_s=1.0)
-    verifier.look(100.0)
+    verifier.refresh_keys(100.0)
     keys.write(jwk(rsa_key(2)), jwk(ec_key(), kid="e1"))
-    verifier.look(100.9)
+    verifier.refresh_keys(100.9)
     assert refusal(verifier, sign(rsa_key(2), "RS256"))[0] == "token_invalid"
-    verifier.look(101.0)
+    verifier.refresh_keys(101.0)
     assert verifier.proof(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
     assert refusal(verifier, sign(rsa_key(), "RS256"))[0] == "token_invalid"
     assert keys.said == [f"{keys.jwks}: 2 keys read"]
@@ -338,13 +338,13 @@ def test_a_broken_new_file_keeps_the_old_keys(keys, text):
     verifier = keys.verifier(keys_check_s=1.0)
     keys.jwks.write_text(text)
     for now_s in (100.0, 101.0, 102.0):
-        verifier.look(now_s)
+        verifier.refresh_keys(now_s)
     assert verifier.proof(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
     assert len(keys.said) == 1
     assert keys.said[0].startswith(f"{keys.jwks}: ")
     assert keys.said[0].endswith("; the keys read before are kept")
     keys.write(jwk(ec_key(2)))
-    verifier.look(104.0)
+    verifier.refresh_keys(104.0)
     assert verifier.proof(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
 
 
@@ -371,7 +371,7 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
     else:
         keys.jwks.write_text(text)
     for now_s in (100.0, 101.0, 102.0):
-        verifier.look(now_s)
+        verifier.refresh_keys(now_s)
         assert refusal(verifier, old, NOW_S + now_s)[0] == "token_invalid"
     assert keys.said == [f"error: {keys.jwks}: {EMPTIED[text]}; no token is trusted by it any more"]
     assert verifier.proof(sign(), NOW_S).authid == "ada"
@@ -379,7 +379,7 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
         before.rename(keys.jwks)
     else:
         keys.write(jwk(rsa_key(), kid="r1"))
-    verifier.look(104.0)
+    verifier.refresh_keys(104.0)
     assert verifier.proof(old, NOW_S).authid == "ada"
 
 
@@ -387,7 +387,7 @@ def test_an_emptied_secret_trusts_nobody(keys):
     """The secret's file is treated as that of the public keys."""
     verifier = keys.verifier(keys_check_s=1.0)
     keys.secret.write_bytes(b"\n")
-    verifier.look(100.0)
+    verifier.refresh_keys(100.0)
     assert refusal(verifier, sign())[0] == "token_invalid"
     assert keys.said == [f"error: {keys.secret}: the file is empty; no token is trusted by it any more"]
 

@@ -236,7 +236,7 @@ class Simulation:
         if self._has_history:
             archive = self.halley.server.history.archive
             assert isinstance(archive, FolderLog)
-            await archive.settle()
+            await archive.flush()
             assert archive.history.written(_WRITER_S)
 
     async def web_socket(self, path: str, subprotocol: str, *messages: bytes) -> Client:

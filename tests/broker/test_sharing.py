@@ -16,7 +16,7 @@ from halley.broker.broker import Broker
 from halley.broker.errors import AtCapacity
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import SERVER, Proof
-from halley.broker.sharing import LOOK_S, WORK_AT_ONCE, Sharing
+from halley.broker.sharing import CHECK_S, WORK_AT_ONCE, Sharing
 from halley.settings import Limits
 
 WAITING = 100_000
@@ -81,7 +81,7 @@ class House:
 
     def look(self):
         """Pass a second, and sweep until the look is over."""
-        self.now += LOOK_S
+        self.now += CHECK_S
         self.turns = 1
         while self.sharing.sweep(self.now):
             self.turns += 1
@@ -200,8 +200,8 @@ def test_who_reads_after_the_look_has_begun_stays():
     house.fill(first, 40_000)
     house.fill(second, 40_000)
     first.reads_until = 1.0
-    house.now += LOOK_S
-    steps = house.sharing._look()
+    house.now += CHECK_S
+    steps = house.sharing._scan()
     for _ in steps:
         if house.broker.shares.over:
             break
@@ -422,7 +422,7 @@ def test_a_turn_has_a_bound_on_its_work(monkeypatch):
         return events
 
     monkeypatch.setattr(type(crowd[0]), "waiting", counted)
-    house.now += LOOK_S
+    house.now += CHECK_S
     has_more = True
     while has_more:
         looked[0], before = 0, house.broker.closed["slow_consumer"]

@@ -153,10 +153,10 @@ async def test_what_the_disk_has_not_taken_is_written_again_in_order(broker, log
     come_back(log)
     write(log, disk, fails=True)
     assert len(hearer.outbox) == 0
-    log.writer.look()
+    log.writer.check()
     come_back(log)
     write(log, disk)
-    log.writer.look()
+    log.writer.check()
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"15", b"2", b"25"]
     assert (disk.written, len(broker.commits.pending)) == ([b"1", b"2"], 0)
@@ -173,7 +173,7 @@ async def test_what_is_saved_is_never_ahead_of_what_is_written(broker, log, disk
     log.sender._send()
     come_back(log)
     assert disk.changes == [(1, 1)]
-    log.writer.look()
+    log.writer.check()
     assert disk.changes == [(1, 1), (1, 2)]
     log._apply(Position(3, 1, 10**15, 0), None)
     assert disk.changes[2:] == [(1, 3)], "a message that is no frame has its place too"
@@ -247,7 +247,7 @@ async def test_frames_that_the_stream_has_lost_are_waited_for(broker, log, monke
     assert (log.reader.needed, log.is_diverged) == (1, False)
     assert not log.reader._is_next(Position(1, 1, 0, 0), None), "nothing is read until a keeper has helped"
     monkeypatch.setattr(availability, "AWAY_S", 0.0)
-    await log._look(NOW)
+    await log._check(NOW)
     with pytest.raises(Healing):
         publish(broker, 1)
     await log.close()
@@ -459,10 +459,10 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
     publish(broker, 2, source=source).waiters.append(told)
     publish(broker, 3, "none", source)
     log._nats.away_since = monotonic() - 0.9
-    await log._look(monotonic())
+    await log._check(monotonic())
     assert news == []
     log._nats.away_since -= 0.2
-    await log._look(monotonic())
+    await log._check(monotonic())
     assert news == [(b"2", NatsAway)]
     assert len(hearer.outbox) == 0
     with pytest.raises(NatsAway):
@@ -573,7 +573,7 @@ def settled(broker, log, rows, number=1):
     own.begin(log.applied, found)
     for row in rows:
         own.without(row)
-    own.settle(found, Publications(new_key()), broker.commits, NOW)
+    own.resolve(found, Publications(new_key()), broker.commits, NOW)
 
 
 async def test_own_events_that_are_missed_are_known_by_what_is_in_them(broker, log):
@@ -605,7 +605,7 @@ async def test_an_own_event_with_a_key_is_known_by_it(broker, log):
     found._runs[log.sender.run] = 1, 1
     found._keys.anonymous[None, "k"] = KeyEntry(5, 1, "a", 1)
     own.begin(log.applied, found)
-    own.settle(found, Publications(new_key()), broker.commits, NOW)
+    own.resolve(found, Publications(new_key()), broker.commits, NOW)
     assert reply.settled_as == [5]
 
 
@@ -672,7 +672,7 @@ async def test_a_front_makes_the_events_that_somebody_subscribes_to(broker, fron
     await come(front, 3, *rows_on(*["a"] * 450, "b"))
     assert len(joined.outbox) == 0  # until a keeper has them
     keepers.written = 456
-    front._store.release()
+    front._store.report_stored()
     taken = joined.outbox.take()
     assert [each.position for each in taken] == [2, 4, 5, 456]
     publications = Publications(front._store.publication_key)
@@ -687,7 +687,7 @@ async def test_who_subscribes_before_events_are_delivered_gets_them(broker, fron
     joined = join(broker, "s")
     broker.subscribe(joined, Pattern(Match.EXACT, "b"))
     keepers.written = 2
-    front._store.release()
+    front._store.report_stored()
     assert payloads(joined.outbox.take()) == [b"1"]
 
 
@@ -697,7 +697,7 @@ async def test_events_that_were_passed_over_are_in_the_tail(broker, front, keepe
     await come(front, 2, *rows_on("d", key="k"))
     await come(front, 3, *rows_on("e", "f"))
     keepers.written = 6
-    front._store.release()
+    front._store.report_stored()
     tail = broker.commits.tail
     for offset in range(7):
         found = tail.after(offset)
@@ -716,7 +716,7 @@ async def test_the_tail_drops_whole_ranges(broker, front, keepers):
         await come(front, number, *rows_on(*["a"] * 100))
         count += 100
     keepers.written = count
-    front._store.release()
+    front._store.report_stored()
     reaches = next(offset for offset in range(count) if tail.after(offset) is not None)
     assert reaches % 100 == 0
     assert len(tail.after(reaches)) == count - reaches > 100

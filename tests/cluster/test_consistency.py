@@ -64,16 +64,16 @@ def test_a_version_of_frames_is_written_when_all_nodes_have_known_it_for_a_while
     for others in ([], [newer, older], [older], [newer, member("c", frames="3")], [member("b")]):
         for _ in range(3):
             now += SETTLED_S
-            assert version.look(others, now) == 1
-    assert version.look([newer], now) == 1
-    assert version.look([newer], now + SETTLED_S - 1) == 1
-    assert version.look([newer, older], now + SETTLED_S) == 1, "it begins again"
-    assert version.look([newer], now + SETTLED_S) == 1
-    assert version.look([newer, member("c", frames=4)], now + 2 * SETTLED_S + 1) == 3
-    assert version.look([older], now + 2 * SETTLED_S + 2) == 1
+            assert version.agreed_version(others, now) == 1
+    assert version.agreed_version([newer], now) == 1
+    assert version.agreed_version([newer], now + SETTLED_S - 1) == 1
+    assert version.agreed_version([newer, older], now + SETTLED_S) == 1, "it begins again"
+    assert version.agreed_version([newer], now + SETTLED_S) == 1
+    assert version.agreed_version([newer, member("c", frames=4)], now + 2 * SETTLED_S + 1) == 3
+    assert version.agreed_version([older], now + 2 * SETTLED_S + 2) == 1
     for later in (2, 3):
         applied.apply(1 + later, 1 + later, unpack(pack("b", later, [], None, later)))
-        assert version.look([older], now) == later
+        assert version.agreed_version([older], now) == later
 
 
 def applied(state, applied, *payloads):

@@ -56,9 +56,9 @@ def test_a_node_that_falls_silent_or_leaves_is_gone(members, capsys):
         members.receive(beat(name), 10.0)
     changes(capsys)
     members.receive(beat("c"), 13.0)
-    members.look(13.4)
+    members.check(13.4)
     assert [each.name for each in members.others()] == ["b", "c"]
-    members.look(13.6)
+    members.check(13.6)
     assert [each.name for each in members.others()] == ["c"]
     members.receive(json.dumps({"node": "c", "left": True}).encode(), 13.7)
     assert members.others() == []
@@ -70,26 +70,26 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     members.receive(beat("b"), 10.0)
     members.nats.away_since = 11.0
     for now in (12.0, 20.0):
-        members.look(now)
+        members.check(now)
     members.nats.away_since = None
     for now in (21.0, 22.0, 23.0):
-        members.look(now)
+        members.check(now)
     assert [each.name for each in members.others()] == ["b"]
-    members.look(23.6)
+    members.check(23.6)
     assert members.others() == []
 
 
 def looks(members, until):
     """Look once a second, as long as the members run, from when they looked last."""
-    while members._looked_at < until:
-        members.look(members._looked_at + 1.0)
+    while members._checked_at < until:
+        members.check(members._checked_at + 1.0)
 
 
 def test_a_node_that_fell_silent_may_have_sessions_for_as_long_as_they_live(members):
     """It counts as gone otherwise, and is as before when it is there again; one that has left has none."""
     for name in ("b", "c", "d"):
         members.receive(beat(name), 10.0)
-    members.look(10.0)
+    members.check(10.0)
     members.receive(json.dumps({"node": "c", "left": True}).encode(), 12.0)
     looks(members, 14.0)
     assert members.others() == []
@@ -110,7 +110,7 @@ def test_a_node_that_fell_silent_may_have_sessions_for_as_long_as_they_live(memb
 def test_the_silence_of_a_node_begins_when_nats_is_back(members):
     """Its sessions went on meanwhile, since requests reach it past NATS."""
     members.receive(beat("b"), 10.0)
-    members.look(10.0)
+    members.check(10.0)
     members.nats.away_since = 11.0
     looks(members, 60.0)
     members.nats.away_since = None
@@ -151,11 +151,11 @@ async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch,
 def test_a_node_that_stood_still_forgets_no_other_at_once(members):
     """What the others have sent meanwhile may not be read yet when it goes on."""
     members.receive(beat("b"), 10.0)
-    members.look(10.5)
+    members.check(10.5)
     for now in (20.0, 21.0, 22.0, 23.0):
-        members.look(now)
+        members.check(now)
     assert [each.name for each in members.others()] == ["b"]
-    members.look(24.0)
+    members.check(24.0)
     assert members.others() == []
 
 
@@ -276,7 +276,7 @@ def test_no_more_than_64_nodes_are_kept(members):
 
 def test_of_the_nodes_that_fell_silent_the_latest_64_are_kept(members):
     names = [f"n{number}" for number in range(90)]
-    members.look(10.0)
+    members.check(10.0)
     for now, some in ((10.0, names[:45]), (15.0, names[45:])):
         for name in some:
             members.receive(beat(name), now)

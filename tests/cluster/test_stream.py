@@ -147,7 +147,7 @@ class Life:
             self.now += 1
             self.nats.state |= {"last_seq": last or self.nats.state["last_seq"], "bytes": nbytes}
             self.applied.sequence = self.nats.state["last_seq"]
-            await self.life.look(self.now)
+            await self.life.check(self.now)
 
     def away(self):
         return [each["node"] for each in self.life.standings() if each["away_s"]]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from halley.demo.market import INDEX, LOOK_S, NEWS, SHARES, Market
+from halley.demo.market import CHECK_S, INDEX, NEWS, SHARES, Market
 from halley.pipeline.jobs.anomaly import WINDOW_US
 from halley.settings import Pipeline
 
@@ -16,7 +16,7 @@ from halley.settings import Pipeline
 def played(market, until_s, from_s=0.0, *, hears_news=True):
     """Return all that happens in the market until a time, each with its time."""
     happened, now_s = [], from_s
-    while (now_s := now_s + LOOK_S) < until_s:
+    while (now_s := now_s + CHECK_S) < until_s:
         for name, data in market.until(now_s):
             happened.append((now_s, name, data))
             if name == NEWS and hears_news:

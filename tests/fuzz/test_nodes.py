@@ -251,7 +251,7 @@ def test_facts_of_other_nodes(seed):
         members.receive(
             inputs.text_of(choose, inputs.spoiled(choose, json.loads(HEARTBEAT), choose.choice((1, 2, 3)))), number
         )
-        members.look(number)
+        members.check(number)
     others = members.others()
     orjson.dumps(differences(others, StateHistory().deviating(others)))
     for keeper in filter(None, map(LivingKeeper.of, others)):

@@ -19,7 +19,7 @@ from support.server import SHORT_WAY, brisk, serving
 from support.streams import StreamReader
 from support.wire import post, request
 
-from halley.broker.sharing import LOOK_S
+from halley.broker.sharing import CHECK_S
 
 pytestmark = pytest.mark.faces(SHORT_WAY)
 
@@ -226,7 +226,7 @@ async def test_the_attack_of_one_address_is_felt_by_nobody_else():
             assert (await other.post(publish("/honest", number))).messages[0]["successful"]
             polled = await own.post(connect(honest[number % 20], advice={"timeout": 0}))
             assert polled.replies[0]["successful"], (number, polled.replies, broker.closed, broker.hits)
-            while served.house._sharing.sweep(monotonic() + number * LOOK_S):
+            while served.house._sharing.sweep(monotonic() + number * CHECK_S):
                 await asyncio.sleep(0)
         assert broker.closed["slow_consumer"] > 0
         assert all(client in broker.sessions for client in (*honest, client_id))

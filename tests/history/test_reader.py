@@ -480,7 +480,7 @@ def test_a_segment_is_not_taken_for_damaged_where_a_resource_is_short(number, tm
             patched.setattr(seals.Seal, "load", load)
             with pytest.raises(OSError, match="short"):
                 log.history.read(query)
-            log.history.look_at(1)
+            log.history.check_next_segment(1)
         assert log.history.folder.damage == ()
         page = log.history.read(query)
         assert (len(page.events), page.gaps) == (80, [])

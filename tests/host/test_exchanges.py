@@ -82,7 +82,7 @@ async def test_a_peer_that_neither_reads_nor_sends_any_more_does_not_get_all():
 
     async def work(exchange):
         exchanges.append(exchange)
-        exchange.begin(200, TEXT)
+        exchange.begin_response(200, TEXT)
         await exchange.send(CHUNK * 16)
         await goes_on.wait()
         for _ in range(1_000):
@@ -168,8 +168,8 @@ def answers_twice(exchange):
     exchange.respond(200, TEXT, b"fine")
     exchange.respond(200, TEXT, b"again")
     exchange.reject(Rejection(500, "again"))
-    exchange.begin(200, TEXT)
-    exchange.end()
+    exchange.begin_response(200, TEXT)
+    exchange.end_response()
 
 
 async def later(exchange, work):

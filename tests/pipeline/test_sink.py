@@ -476,7 +476,7 @@ def dying(file, *, parts=False):
 
         def commit(self, messages, batchId):  # noqa: N803 - Spark's name
             if parts:
-                Publisher.settle = dying_within(Publisher.settle)
+                Publisher.publish_all = dying_within(Publisher.publish_all)
             self.writer.commit(messages, batchId)
             if file.exists():
                 die_or_count()

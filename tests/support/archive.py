@@ -79,7 +79,7 @@ class MemoryArchive:
             raise self.fault
         return self.consumers.pop(consumer, None) is not None
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Count the call; no event waits for its commit here."""
         self.settled += 1
 
@@ -189,7 +189,7 @@ class DiskArchive:
         """Delete a consumer; False if there is none of that name."""
         return await asyncio.to_thread(lambda: self.history.consumers.forget(consumer))
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Count the call; the test has waited for its commits."""
         self.settled += 1
 

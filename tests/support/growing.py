@@ -481,7 +481,7 @@ def news(bound: int) -> Growing:
     other = OneOther()
     known = WampWorld(nodes=other).router.remote_sessions
     assert known is not None
-    known.look(NOW)
+    known.sweep(NOW)
 
     def add(number: int) -> None:
         report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
@@ -490,7 +490,7 @@ def news(bound: int) -> Growing:
 
     def turn() -> bool:
         other.is_gone = True
-        return known.look(NOW + LONG_S)
+        return known.sweep(NOW + LONG_S)
 
     return Growing(add, lambda: sum(len(each.sessions) for each in known._nodes.values()), turn)
 

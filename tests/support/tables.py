@@ -55,7 +55,7 @@ class Echo:
         outputs, self._outputs = self._outputs, []
         return tuple((self.link, output) for output in outputs)
 
-    def release(self, now: float) -> None:
+    def drain(self, now: float) -> None:
         """Close the connection because the server is draining."""
         self.say(Close([], GOING_AWAY, "the server is shutting down"))
 
@@ -111,7 +111,7 @@ class EchoTables(WireProtocol):
 
     def drain(self, spread_s: float) -> list[Callable[[float], None]]:
         """Return what releases each client."""
-        return [engine.release for engine in self.engines if not engine.lost_times]
+        return [engine.drain for engine in self.engines if not engine.lost_times]
 
 
 def echoes(common: Common) -> Sequence[Part]:

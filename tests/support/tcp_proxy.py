@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BUFFER_BYTES = 16_384
 """The limit of bytes that are read ahead; all further bytes wait in the kernels, and then in the server."""
 
-_LOOK_S = 0.01
+_CHECK_S = 0.01
 _UPGRADE = re.compile(rb"(?:connection|upgrade): [^\r\n]*upgrade[^\r\n]*\r\n|upgrade: [^\r\n]*\r\n", re.IGNORECASE)
 
 
@@ -107,7 +107,7 @@ class TcpProxy:
                     self.vanished += len(data)
                     continue
                 while self._is_held(number, data, up=up) and not writer.is_closing():
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_CHECK_S)
                 writer.write(data)
                 await writer.drain()
         if up and self.hides_ends:

@@ -485,5 +485,5 @@ async def test_what_waits_to_be_recorded_when_it_is_erased_is_not_recorded_later
         await client.publish("/robot/x", 2)
         await client.put(2, 10, 10.0)
         await client.time()
-        await recorder.settle()
+        await recorder.flush()
         assert [event["data"] for event in await history(served, "/robot/**")] == [10.0]

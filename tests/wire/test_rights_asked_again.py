@@ -40,7 +40,7 @@ LESS = (COUNT, *(Access("*", verb, "/other/**") for verb in ("publish", "subscri
 SECRET, SENT = "the secret in the history", "what a client sends"
 BEARER = {"Authorization": f"Bearer {ADAS}"}
 
-POLICY, SETTLE, PAGE = "policy", "settle", "page"
+POLICY, SETTLE, PAGE = "policy", "flush", "page"
 """What an act can wait for: the program's policy, the log's commits, a page of the log, the connection's output."""
 
 
@@ -358,7 +358,7 @@ async def house(folder, policy=None, heard=()):
     )
     async with serving(settings, register) as served:
         await served.halley.publish("/a/x", SECRET)
-        await served.house.history.archive.settle()
+        await served.house.history.archive.flush()
         async with await nt4.connect(served.url, "other") as other:
             await other.publish("/a/topic", 1, "string", {"retained": True})
             await other.quiet()
@@ -378,7 +378,7 @@ async def tried(tmp_path, monkeypatch, act, waits, after):
     async with house(tmp_path, policy, heard) as served:
         archive = served.house.history.archive
         for kind, place, method in (
-            (SETTLE, archive, "settle"),
+            (SETTLE, archive, "flush"),
             (PAGE, archive.readers, "do"),
         ):
             if waits == kind:

@@ -46,10 +46,10 @@ class Authenticator:
         """Whether the settings accept any tokens; if not, tokens are neither required nor looked at."""
         return bool(len(self._static)) or self._jwt is not None
 
-    def look(self, now_s: float) -> None:
+    def refresh_keys(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""
         if self._jwt is not None:
-            self._jwt.look(now_s)
+            self._jwt.refresh_keys(now_s)
 
     def __call__(self, token: str, now_s: float) -> Proof:
         """Check a token and return the identity that it proves; `now_s` is the wall clock in seconds.
@@ -142,6 +142,6 @@ class AccessControl:
         """Whether the settings still have this credential; True for None, which cannot be withdrawn."""
         return credential is None or credential in self._credentials
 
-    def look(self, now_s: float) -> None:
+    def refresh_keys(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""
-        self._authenticator.look(now_s)
+        self._authenticator.refresh_keys(now_s)

@@ -41,10 +41,10 @@ class JsonWebTokens:
         wanted = ((options.jwks, read_jwks), (options.secret, read_secret))
         self._files = [KeyFile(path, read, options.keys_check_s) for path, read in wanted if path]
 
-    def look(self, now_s: float) -> None:
+    def refresh_keys(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""
         for file in self._files:
-            file.look(now_s)
+            file.refresh_keys(now_s)
 
     def proof(self, token: str, now_s: float, names: Collection[str] = ()) -> Proof:
         """Verify a token and return what it proves; `now_s` is the wall clock in seconds.

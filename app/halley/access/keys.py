@@ -81,14 +81,14 @@ class KeyFile:
     """A key file. `keys` are those last read; they are kept if the file is damaged, and dropped if it is empty or gone.
 
     `read` makes keys of the file's bytes. It is logged when the keys have changed or can no longer be read. Times are
-    seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be used at first.
+    seconds; `refresh_keys` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be used at first.
     """
 
     def __init__(self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float) -> None:
         self._path = Path(path)
         self._read = read
         self._check_s = check_s
-        self._looked_at = self._asked_at = float("-inf")
+        self._checked_at = self._asked_at = float("-inf")
         self._seen: tuple[int, ...] = ()
         self._trouble = ""
         self.keys: tuple[Key, ...] = ()
@@ -97,10 +97,10 @@ class KeyFile:
         except BadKeys as error:
             raise BadKeys(f"{path}: {error}") from None
 
-    def look(self, now_s: float) -> None:
+    def refresh_keys(self, now_s: float) -> None:
         """Read the file again if it has changed; it is checked no more often than every `check_s` seconds."""
-        if abs(now_s - self._looked_at) >= self._check_s:  # a clock may be set back
-            self._looked_at = now_s
+        if abs(now_s - self._checked_at) >= self._check_s:  # a clock may be set back
+            self._checked_at = now_s
             self._reload(always=False)
 
     def ask(self, now_s: float) -> bool:

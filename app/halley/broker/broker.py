@@ -459,7 +459,7 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
             else:
                 full.append(session)
         self.delivered += count
-        self.waiting.hold(event, count)
+        self.waiting.retain(event, count)
         ready.extend(woken)
         if woken and len(ready) == len(woken):
             self.wake()

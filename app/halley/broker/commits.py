@@ -290,7 +290,7 @@ class Commits:
 
     def measured(self, nbytes: int, first: int, now: float) -> None:
         """Note the size of the log on disk, and its first offset; to be called once a second."""
-        self._writers.look(nbytes, first, self.tail.head + len(self.pending), now)
+        self._writers.measured(nbytes, first, self.tail.head + len(self.pending), now)
         self._ask()
 
     def _ask(self) -> None:

@@ -107,7 +107,7 @@ class Event:
 
     The last three fields are about its delivery. `frames` has each protocol's encoded bytes: made when they are first
     written, reused for all others. `matched` are the subscriptions that the latest fan-out found for it: WAMP names
-    them in what it writes. `holds` is the number of places in which it waits to be delivered (`waiting.py`).
+    them in what it writes. `refs` is the number of places in which it waits to be delivered (`waiting.py`).
     """
 
     __slots__ = (
@@ -116,7 +116,6 @@ class Event:
         "chosen",
         "details",
         "frames",
-        "holds",
         "idempotency_key",
         "is_lazy",
         "is_transient",
@@ -129,6 +128,7 @@ class Event:
         "protocol",
         "publication",
         "publisher",
+        "refs",
         "role",
         "shape",
         "time_us",
@@ -167,7 +167,7 @@ class Event:
         self.position = 0
         self.frames: dict[Hashable, bytes] = {}
         self.matched: tuple[Any, ...] = ()  # of `subscriptions.Subscription`
-        self.holds = 0
+        self.refs = 0
 
     @property
     def nbytes(self) -> int:

@@ -192,7 +192,7 @@ class Outbox:
         """
         if not self.put_uncounted(event):
             return False
-        self.waiting.hold(event)
+        self.waiting.retain(event)
         return True
 
     def put_uncounted(self, event: Event) -> bool:

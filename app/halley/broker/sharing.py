@@ -29,7 +29,7 @@ from halley.broker.events import Event
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 """From the beginning of a look to the next; one begins at once when the bound is reached, where all may be refused."""
 
 WORK_AT_ONCE: Final = 3_000
@@ -60,8 +60,8 @@ class Sharing:
             is_full = self._broker.waiting.is_over
             if now < self._due and (self._was_full or not is_full):
                 return False
-            self._due, self._was_full = now + LOOK_S, is_full
-            steps = self._look()
+            self._due, self._was_full = now + CHECK_S, is_full
+            steps = self._scan()
         self._now, self._steps = now, None  # an exception ends the look
         left = WORK_AT_ONCE
         for work in steps:
@@ -71,7 +71,7 @@ class Sharing:
                 return True
         return False
 
-    def _look(self) -> Iterator[int]:
+    def _scan(self) -> Iterator[int]:
         """Find who has more than a share, and end queues of theirs; yields the work of each step."""
         broker, shares = self._broker, self._broker.shares
         share_bytes, seen = shares.share_bytes, shares.seen()
@@ -169,4 +169,4 @@ class _Union:
 
 def _weight(events: list[Event]) -> float:
     """The bytes of the events that wait here alone, with a part of those that wait in other places too."""
-    return sum([event.nbytes / max(1, event.holds) for event in events])
+    return sum([event.nbytes / max(1, event.refs) for event in events])

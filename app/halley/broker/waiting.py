@@ -1,7 +1,7 @@
 """The bytes of the events that wait, and so whether the server takes more (`limits.waiting_bytes`).
 
 An event waits from when it is put into an outbox until no outbox, no reply on its way and no list of unacknowledged
-events contains it any more. It counts once for all sessions: each of these places is one of its `holds`, and its bytes
+events contains it any more. It counts once for all sessions: each of these places is one of its `refs`, and its bytes
 are counted while it has any. They change as follows:
 
 * `Outbox.put` adds a hold. For an event that the outbox drops, also because its session ends, the outbox releases it.
@@ -24,24 +24,24 @@ from halley.broker.limits import Watermark
 
 
 class QueuedBytes(Watermark):
-    """The bytes of all events that have `holds`, as a watermark: `value`, `peak`, and whether it `is_over`."""
+    """The bytes of all events that have `refs`, as a watermark: `value`, `peak`, and whether it `is_over`."""
 
     __slots__ = ()
 
-    def hold(self, event: Event, times: int = 1) -> None:
+    def retain(self, event: Event, times: int = 1) -> None:
         """Note that an event waits in further places, `times` of them.
 
         Some of them may have released it before that is noted: during a fan-out the number of holds can be negative.
         """
-        before = event.holds
-        event.holds = after = before + times
+        before = event.refs
+        event.refs = after = before + times
         if before <= 0 < after:
             self.set(self.value + event.nbytes)
 
     def release(self, events: Iterable[Event]) -> None:
         """Note that each of the events has left one of the places in which it waited. On the hot path."""
         for event in events:
-            event.holds = left = event.holds - 1
+            event.refs = left = event.refs - 1
             if left == 0:
                 self.drop(event)
 

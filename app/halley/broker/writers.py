@@ -69,7 +69,7 @@ class Writers:
         self.note_others(head)
         self._is_filling, self._is_sole = False, self._is_bounded()
 
-    def look(self, nbytes: int, first: int, head: int, now: float) -> None:
+    def measured(self, nbytes: int, first: int, head: int, now: float) -> None:
         """Note the log's size on disk, and its first and last offset; to be called once a second."""
         self._first = first
         self._meters.sweep(now)

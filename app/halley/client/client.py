@@ -131,7 +131,7 @@ class Client:
         Returns for each value None, or the refusal. Raises the same as `publish` except `Refused`; the error's
         `settled` has the results that were known by then.
         """
-        _, verdicts = await self._sender.settle({"channel": channel, "data": value} for value in values)
+        _, verdicts = await self._sender.send_all({"channel": channel, "data": value} for value in values)
         return verdicts
 
     async def publish_keyed(
@@ -152,7 +152,7 @@ class Client:
             known = {name: value for name, value in ext.items() if value is not None}
             messages.append({"channel": event.channel, "data": event.data, "ext": known})
             after = event.key if is_strict else None
-        _, verdicts = await self._sender.settle(messages, is_repeatable=True)
+        _, verdicts = await self._sender.send_all(messages, is_repeatable=True)
         return verdicts
 
     def _wire_to(self, server: str, token: str | None, transport: Transport) -> Wire:
@@ -165,7 +165,7 @@ class Client:
     async def _change(self, channel: str, pattern: str, **more: Any) -> str:
         """Subscribe or unsubscribe, which can be repeated; returns the clientId for which it was done."""
         message = {"channel": channel, "subscription": pattern, **more}
-        client_id, [refused] = await self._sender.settle([message], is_repeatable=True)
+        client_id, [refused] = await self._sender.send_all([message], is_repeatable=True)
         if refused is not None:
             raise refused
         return client_id

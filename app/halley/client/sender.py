@@ -30,7 +30,7 @@ class Sender:
         self._timeouts = timeouts
         self._turn = asyncio.Lock()
 
-    async def settle(
+    async def send_all(
         self, messages: Iterable[JSON], *, is_repeatable: bool = False
     ) -> tuple[str, list[Refused | None]]:
         """Send messages; returns the clientId with which the last was sent, and for each None or its refusal.

@@ -37,8 +37,8 @@ from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError
 from halley.nats.stream_position import Position
 
-_RETRY_S, _LOOK_S = 0.3, 0.1
-_REACH_S, _REACH_LOOK_S = 2.0, 0.02
+_RETRY_S, _CHECK_S = 0.3, 0.1
+_REACH_S, _REACH_CHECK_S = 2.0, 0.02
 
 
 class ClusterLog:
@@ -121,7 +121,7 @@ class ClusterLog:
                 while commits.tail.head < offset:
                     if applied.sequence >= last and commits.tail.head >= applied.offset and not self.is_diverged:
                         return True
-                    await asyncio.sleep(_REACH_LOOK_S)  # the hot path wakes nobody
+                    await asyncio.sleep(_REACH_CHECK_S)  # the hot path wakes nobody
         return commits.tail.head >= offset
 
     def compare(self, others: list[Member]) -> None:
@@ -129,7 +129,7 @@ class ClusterLog:
         self.availability.is_disputed = any(each.heartbeat.get("went_back") for each in others)
         if self.states.is_outvoted(others):
             self.availability.diverge(OUTVOTED)
-        self.sender.version = self._version.look(others, monotonic())
+        self.sender.version = self._version.agreed_version(others, monotonic())
 
     # Its life
 
@@ -138,7 +138,7 @@ class ClusterLog:
         self.sender.begin()
         self.direct.begin()
         self._nats.begin()
-        self._watching.repeat(self._watch, _LOOK_S)
+        self._watching.repeat(self._watch, _CHECK_S)
 
     async def close(self) -> None:
         """Stop reading the stream, and disconnect from NATS; `give_up` then settles the events under way."""
@@ -157,20 +157,20 @@ class ClusterLog:
             self.reader.close()
             return
         try:
-            await self._look(monotonic())
+            await self._check(monotonic())
         except Exception:
             self.availability.refused()  # it may be deaf
             raise
 
-    async def _look(self, now: float) -> None:
-        self.writer.look()
+    async def _check(self, now: float) -> None:
+        self.writer.check()
         if self._nats.away_since is not None:
             if self._nats.away_s > AWAY_S:
                 self._refuse_unsent(now, self.availability.refusal or NatsAway())
             return
         if not self.writer.is_stalled and not self.reader.needed:
-            self.sender.look(now)
-            await self.reader.look(now)
+            self.sender.check(now)
+            await self.reader.check(now)
         if self.reader.needed:
             self._heal(now)
         self.sender.plan()
@@ -226,7 +226,7 @@ class ClusterLog:
             entries = self._arrivals.others(frame)
         self.states.note(applied)
         for at, entry in enumerate(entries):
-            if not self.writer.take(entry):
+            if not self.writer.accept(entry):
                 return self._write(entries[at:], position, frame, own)
         self._end_of(position, frame, own)
         return None

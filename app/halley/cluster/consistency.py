@@ -69,7 +69,7 @@ class FrameVersion:
         self._node = node
         self._since: float | None = None  # when all nodes knew the latest one, and still do
 
-    def look(self, others: list[Member], now: float) -> int:
+    def agreed_version(self, others: list[Member], now: float) -> int:
         """The version, as it is now that these other nodes are alive; to be called once a second."""
         versions = {each.name: each.heartbeat.get(FRAMES) for each in others}
         know = {name for name, version in versions.items() if isinstance(version, int) and version >= VERSION}

@@ -47,7 +47,7 @@ from halley.nats.stream_position import position_of
 from halley.nats.wire import Message, json_object
 from halley.settings import Settings
 
-_ANNOUNCE_S, _LOOK_S = 0.3, 0.1
+_ANNOUNCE_S, _CHECK_S = 0.3, 0.1
 _BEAT_S = 1.2
 """After which a node that is in service has sent its heartbeat: it does so once a second."""
 
@@ -111,7 +111,7 @@ class QuorumCheck:
                 return
             if waited_s > join_s:
                 raise NotReady(why)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     async def _why_not(self, *, is_complete: bool) -> str:
         """Why this node may not go on with the stream yet; "" if it may.
@@ -201,7 +201,7 @@ class InSyncKeepers:
         self._saved = companions(folder, members.node, applied.stream)
         self._tasks = Tasks("cluster_companions")
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Begin to save them if they have changed; to be called once a second."""
         if not self._tasks and self._members.is_complete(now):
             self._tasks.start(self._follow())

@@ -94,12 +94,12 @@ class Front:
         self._entries.append(entry)
         self._bytes += nbytes
         if self.later is None:
-            self.release()
+            self.report_stored()
         elif not self._is_due:  # once for all events of a frame
             self._is_due = True
-            self.later(self.release)
+            self.later(self.report_stored)
 
-    def release(self) -> None:
+    def report_stored(self) -> None:
         """Report the events that are stored by now; to be called when a keeper has written more."""
         self._is_due = False
         stored: list[Any] = []
@@ -116,10 +116,10 @@ class Front:
         if stored:
             self._report(Committed(stored, first))
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """See which keepers are there; call it once a second."""
-        self._keepers.look()
-        self.release()
+        self._keepers.check()
+        self.report_stored()
         keepers = self._keepers.keepers()
         is_there = now - max((each.received_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
         is_alone = not (is_there and (not keepers or any(each.takes for each in keepers)))

@@ -23,7 +23,7 @@ from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 
 _ROWS_S = 10.0
-_AGAIN_S, _LOOK_S = 0.1, 0.25
+_AGAIN_S, _CHECK_S = 0.1, 0.25
 _BETTER_S = 1.0
 """For how long another keeper is waited for that may have what a page misses."""
 
@@ -192,7 +192,7 @@ class KeeperClient:
 
         return sorted(filter(None, map(LivingKeeper.of, self._members.others())), key=order)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Take over what the keepers say once a second."""
         keepers = self.keepers()
         for each in keepers:
@@ -262,7 +262,7 @@ class KeeperClient:
         requests = KeeperRequests(self._nats, keeper.name)
         asking = asyncio.create_task(requests.page(query, within_s, sharer))
         try:
-            while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait({asking}, timeout=_CHECK_S))[0]:
                 if not any(each.name == keeper.name for each in self._members.others()):
                     raise NobodyAnswers
             page, starts = await asking

@@ -140,7 +140,7 @@ class Members:
         self._silent: dict[str, Member] = {}
         self._began_at, self._sessions_s = began_at, sessions_s
         self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
-        self._looked_at = math.inf
+        self._checked_at = math.inf
         self._observe: Callable[[Member], None] = lambda _: None
         self._tasks = Tasks("cluster_members")
 
@@ -190,7 +190,7 @@ class Members:
         now = monotonic()
         self._listens_since = min(self._listens_since, now)
         self._send_own(now)
-        self.look(now)
+        self.check(now)
 
     def _send_own(self, now: float) -> None:
         if not self.taken_by:
@@ -245,11 +245,11 @@ class Members:
         if is_new:
             telemetry.log.info("cluster_member", node=member.name)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
-        if self.nats.away_since is not None or now - self._looked_at > _STILL_S:
+        if self.nats.away_since is not None or now - self._checked_at > _STILL_S:
             self._away_at = now
-        self._looked_at = now
+        self._checked_at = now
         for name, member in [*self._others.items()]:
             since = max(member.received_at, self._away_at)
             if now - since > SILENT_S:

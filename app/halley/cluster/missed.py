@@ -37,7 +37,7 @@ from halley.history.key_digests import Digests
 from halley.history.stored import Stored, event_of, row_of
 
 _AGAIN_S, _LONGEST_S = 0.3, 10.0
-_QUIET_S, _LOOK_S = 2.0, 0.02
+_QUIET_S, _CHECK_S = 2.0, 0.02
 _EVENTS_AT_ONCE = 50
 
 
@@ -100,7 +100,7 @@ class CatchUp:
                 pause_s = min(2 * pause_s, _LONGEST_S)
         finally:
             self.figures = None
-        own.settle(self._applied, Publications(self._store.publication_key), self._commits, monotonic())
+        own.resolve(self._applied, Publications(self._store.publication_key), self._commits, monotonic())
         self._flush()
         telemetry.log.info("cluster_healed", first=first, last=self._applied.offset)
 
@@ -132,7 +132,7 @@ class CatchUp:
         own.begin(self._applied, found)
         async with asyncio.timeout(_QUIET_S):  # until all that was applied is delivered, and settled if it is own
             while not self._is_quiet(own):  # noqa: ASYNC110 - the hot path waits for nobody
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
         head, last = tail.head, found.offset
         if last < head:
             raise RequestRefused("it is behind")
@@ -213,7 +213,7 @@ class _OwnEvents:
         rows.append(row)
         return like[len(rows) - 1].without if len(rows) <= len(like) else None
 
-    def settle(self, applied: StreamState, publications: Publications, commits: Commits, now: float) -> None:
+    def resolve(self, applied: StreamState, publications: Publications, commits: Commits, now: float) -> None:
         """Answer the publishers of the events that have counted by the state `applied`."""
         known = {
             pending: PublishResult(row.topic, row.offset, row.publication, pending.event.key_digest)

@@ -167,7 +167,7 @@ class Nt4Lease:
     async def _watch(self) -> None:
         await self._nats.opened.wait()
         try:
-            await self._look()
+            await self._check()
         except ApiError as error:
             if error.code == STREAM_NOT_FOUND:
                 await self._make()
@@ -189,7 +189,7 @@ class Nt4Lease:
         with suppress(ApiError, *AwayErrors):
             await self._nats.ask(f"STREAM.CREATE.{self._bucket}", config)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         sequence, data = await self._nats.last_of(self._bucket, self._home_subject)
         now = monotonic()
         if sequence != self._lease.sequence:

@@ -48,7 +48,7 @@ class RecoveryPlan(NamedTuple):
     gone: range = range(0)
 
 
-async def look(nats: Connection, settings: Settings, history: History) -> RecoveryPlan:
+async def compare(nats: Connection, settings: Settings, history: History) -> RecoveryPlan:
     """Compare the stream with an open folder.
 
     Raises `CannotRecover` while nodes run, and for the stream of another log; `ApiError`, `AwayErrors`.

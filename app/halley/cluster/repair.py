@@ -52,11 +52,11 @@ class Repair:
         self._tasks = Tasks("repair")
         self._asking: Future[Any] = Future()  # what the writing thread waits for
         self._known: tuple[list[tuple[int, int]], set[str]] = [], set()  # what is broken, and who may have it
-        self._looked_at, self._looked_to = -_SEGMENT_S, 0
+        self._checked_at, self._checked_to = -_SEGMENT_S, 0
         self._again_at = 0.0
         self._pause_s = _AGAIN_S
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Begin to repair what is broken by now; to be called once a second."""
         if self._tasks:
             return
@@ -70,8 +70,8 @@ class Repair:
             self._again_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_S)
             self._tasks.start(self._repair(broken, keepers))
             return
-        if now - self._looked_at >= _SEGMENT_S:
-            self._looked_at = now
+        if now - self._checked_at >= _SEGMENT_S:
+            self._checked_at = now
             self._tasks.start(self._look_at_next())
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class Repair:
         ]
 
     async def _look_at_next(self) -> None:
-        self._looked_to = await asyncio.to_thread(self._history.look_at, self._looked_to + 1)
+        self._checked_to = await asyncio.to_thread(self._history.check_next_segment, self._checked_to + 1)
 
     async def _repair(self, broken: list[tuple[int, int]], keepers: list[str]) -> None:
         first, last = broken[0][0], broken[-1][1]

@@ -150,7 +150,7 @@ class Sender:
         self._is_due = False
         is_idle = self._availability.healing_since is not None or not (self._inbox or self._commands)
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
-            return  # `plan` is called again when a frame comes back, and by `look`
+            return  # `plan` is called again when a frame comes back, and by `check`
         entries, nbytes = [], 0
         command = self._commands.popleft() if self._commands else None
         while command is None and self._inbox and nbytes < FRAME_BYTES:
@@ -200,7 +200,7 @@ class Sender:
         self._waits_no_more(first.entries)
         return first
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Send what is under way again if nothing has come back for too long."""
         if self._under_way and now - self._progress_at > _AGAIN_S:
             self._progress_at = now

@@ -13,7 +13,7 @@ from halley.cluster.members import Member, Members
 from halley.cluster.stream import StreamTrimmer
 from halley.cluster.tasks import Tasks
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _PUBLISHED = (
     "version",
     "sequence",
@@ -62,7 +62,7 @@ class ClusterStatus:
 
     def begin(self) -> None:
         """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
-        self._tasks.repeat(self._look, _LOOK_S)
+        self._tasks.repeat(self._check, _CHECK_S)
 
     async def close(self) -> None:
         """Stop looking; `behind` and the figures of the stream stay as they are."""
@@ -100,9 +100,9 @@ class ClusterStatus:
             **({} if self._nt4 is None else {"nt4": self._nt4()}),
         }
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         await self._nats.opened.wait()
-        await self._stream.look(monotonic())
+        await self._stream.check(monotonic())
         if self._stream.figures is not None:
             self.behind = max(0, self._stream.figures["state"]["last_seq"] - self._applied.sequence)
         self._report()

@@ -72,14 +72,14 @@ class StoreWriter:
         self._head = store.head  # what the stream gives up to this offset is on disk already
 
     async def write(self, entries: Sequence[Entry | EventRange]) -> None:
-        """Give the store the events that `take` did not, when it takes some again."""
+        """Give the store the events that `accept` did not, when it takes some again."""
         for entry in entries:
-            while not self._availability.is_diverged and not self.take(entry):
+            while not self._availability.is_diverged and not self.accept(entry):
                 self.is_stalled = True
                 await asyncio.sleep(_RETRY_S)
         self.is_stalled = False
 
-    def take(self, entry: Entry | EventRange) -> bool:
+    def accept(self, entry: Entry | EventRange) -> bool:
         """Give the store an event; False while it takes none. What a restart applies again is on disk."""
         if entry.is_recorded and entry.position <= self._head:
             return True
@@ -100,7 +100,7 @@ class StoreWriter:
         else:
             self._change(applied.changed())
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Give the store what it could not write, if it can now."""
         if self._unwritten and self._store.refusal is None and not self._availability.is_diverged:
             entries, self._unwritten = self._unwritten, []

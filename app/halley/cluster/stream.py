@@ -235,7 +235,7 @@ class StreamTrimmer:
     """
 
     def __init__(self, members: Members, applied: StreamState) -> None:
-        """`look` has to be called once a second."""
+        """`check` has to be called once a second."""
         self.figures: dict[str, Any] | None = None
         self._nats = members.nats
         self._options = members.nats.options
@@ -246,7 +246,7 @@ class StreamTrimmer:
         self._reported: dict[str, tuple[int | None, float]] = {}  # what each had saved when it could write, and when
         self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
         self._left_behind: frozenset[str] = frozenset()
-        self._looked_at = self._trimmed_at = self._began_at
+        self._checked_at = self._trimmed_at = self._began_at
         self._is_logged = False  # that the stream fills
 
     @property
@@ -259,9 +259,9 @@ class StreamTrimmer:
 
         def standing(name: str) -> KeeperProgress:
             saved, reported_at = self._reported.get(name, (None, self._began_at))
-            return KeeperProgress(saved, self._looked_at - reported_at)
+            return KeeperProgress(saved, self._checked_at - reported_at)
 
-        there = [name for name, (_, reported_at) in self._reported.items() if reported_at == self._looked_at]
+        there = [name for name, (_, reported_at) in self._reported.items() if reported_at == self._checked_at]
         return {name: standing(name) for name in sorted({*self._applied.keepers, *there})}
 
     def standings(self) -> list[dict[str, Any]]:
@@ -276,7 +276,7 @@ class StreamTrimmer:
             for name, each in self.keepers().items()
         ]
 
-    async def look(self, now: float) -> None:
+    async def check(self, now: float) -> None:
         """See how large the stream is, and trim it if it is this node that has to."""
         self._note_keepers(now)
         try:
@@ -294,7 +294,7 @@ class StreamTrimmer:
 
     def _note_keepers(self, now: float) -> None:
         """Note what the keepers that can write have saved."""
-        self._looked_at = now
+        self._checked_at = now
         found: dict[str, int | None] = {}
         for each in (self._members.own(), *self._members.others()):
             match each.heartbeat:

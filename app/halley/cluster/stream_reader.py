@@ -49,7 +49,7 @@ class StreamReader:
         self._end_consumer: Callable[[], None] | None = None
         self._received_at = self._doubted_at = 0.0
 
-    async def look(self, now: float) -> None:
+    async def check(self, now: float) -> None:
         """Begin another consumer if nothing has come for too long, not even a heartbeat."""
         if now - self._received_at > _QUIET_S and not self.needed:
             await self._consume()

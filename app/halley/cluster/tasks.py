@@ -27,7 +27,7 @@ class Tasks:
         task.add_done_callback(self._ended)
 
     def repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
-        """Call `look` again and again, also after it has failed: what it looks after would stay as it is."""
+        """Call `check` again and again, also after it has failed: what it looks after would stay as it is."""
         self.start(self._repeat(look, every_s))
 
     async def cancel(self) -> None:

@@ -61,7 +61,7 @@ from halley.nats.wire import Message
 
 NEWS = "nt4"
 _ALL = Pattern(Match.DESCENDANTS, "")
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 _LATE_S = 3.0
 _ALL_S = 5.0
 _NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
@@ -109,7 +109,7 @@ class ClusterValues:
 
     def begin(self) -> None:
         """Keep the mirror up to date, while NATS is there."""
-        self._tasks.repeat(self._look, _LOOK_S)
+        self._tasks.repeat(self._check, _CHECK_S)
 
     async def close(self) -> None:
         """End what is under way; who waits for the home learns that the outcome is unknown."""
@@ -182,7 +182,7 @@ class ClusterValues:
 
     # As any other node
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self._is_home:
             return
         if self._nats.away_since is not None:

@@ -44,7 +44,7 @@ _APART_S = 1.0
 _STEP, _LOWEST = 0.0008, 0.5
 """The standard deviation of a price from one trade to the next, relative to the price; and the lowest price."""
 
-LOOK_S = 0.05
+CHECK_S = 0.05
 """The time between two looks at the market: what happens meanwhile is sent together."""
 
 _GLANCE_S, _AWAY_S = 1.0, 5.0
@@ -105,7 +105,7 @@ async def ticker(server: str, random: Random) -> None:
                 publish = client.publish if name == NEWS else client.send_event
                 await publish(f"market.{name}", [data], exclude_me=False)  # it also reads its own news
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     async for event in client:
                         market.rush(next(iter(event.args), None), clock())
 

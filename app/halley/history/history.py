@@ -194,7 +194,7 @@ class History:
         finally:
             self._upkeep.release()
 
-    def look_at(self, first: int) -> int:
+    def check_next_segment(self, first: int) -> int:
         """Compare a sealed segment with its digests, the next one from the offset `first` on; returns where it ends.
 
         Returns 0 where there is none. Damage is listed then, though nobody has read there. Blocks.
@@ -203,7 +203,7 @@ class History:
         if following is None:
             return 0
         with suppress(SegmentGone, OSError):  # what a resource was short for is looked at in the next round
-            self._pool.look_again(following)
+            self._pool.check_again(following)
         return following.last or 0
 
     def purge(self, erasure: Erasure, on_progress: rewriting.Progress, last: int = NEVER) -> int:

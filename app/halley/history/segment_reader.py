@@ -326,7 +326,7 @@ class SegmentPool:
                 self._verified.add(segment)
         return True
 
-    def look_again(self, segment: Segment) -> bool:
+    def check_again(self, segment: Segment) -> bool:
         """Compare a sealed segment's digests once more; see `is_intact`."""
         with self._checking:
             self._verified.discard(segment)

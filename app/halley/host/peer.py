@@ -3,8 +3,8 @@
 This is the half by which an endpoint knows a connection: the `Exchange` of the request that it answers at present
 (`transports/exchange.py`). There is no object for each request.
 
-* `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
-  so that "not paused" means that all were written. The kernel takes only what it can send soon (`kernel.py`).
+* `when_written` reports that all written bytes are in the kernel, or that they never will be. The write buffer's limit
+  is 0, so that "not paused" means that all were written. The kernel takes only what it can send soon (`kernel.py`).
 * A request that is refused before it is complete gets a response, and its sender has `linger_s` to read it.
 * A peer that ends its stream is gone. A subclass may still answer what it has sent before.
 * The connection is in one queue of deadlines at a time for what the peer must send or when it must close, and in
@@ -257,8 +257,8 @@ class ConnectionWriter(Exchange):
         if not self.transport.is_closing():
             self.transport.close()
 
-    def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
-        """Write the head of a response in pieces: as chunks, or up to the end of the connection (`Exchange.begin`)."""
+    def begin_response(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
+        """Write the head of a response in pieces: as chunks, or up to the end of the connection."""
         if not self._is_answering:
             return
         self._is_begun = True
@@ -278,14 +278,14 @@ class ConnectionWriter(Exchange):
         if self.is_gone:
             raise Disconnected
 
-    def end(self) -> None:
-        """End a response in pieces (`Exchange.end`)."""
+    def end_response(self) -> None:
+        """End a response in pieces (`Exchange.end_response`)."""
         has_last = self._has_chunks and not self._is_head
         self._finish(b"0\r\n\r\n" if has_last else b"", closes=not self._stays_open)
 
     # What endpoints and the sweeper call
 
-    def settle(self, report: Callable[[bool], None]) -> None:
+    def when_written(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all bytes written until now are in the kernel.
 
         Calls `report(False)` if the connection is lost before that. Reports immediately what is known now: nothing
@@ -302,7 +302,8 @@ class ConnectionWriter(Exchange):
         """Return when all written bytes are in the kernel, or never will be."""
         if self.is_paused:
             drained = asyncio.Event()
-            self._settling = (*self._settling, lambda _: drained.set())  # `settle` does not wait for who is given up
+            # `when_written` would not wait for a peer that is given up.
+            self._settling = (*self._settling, lambda _: drained.set())
             await drained.wait()
 
     @property

@@ -389,7 +389,7 @@ class Resources(Part):
     ) -> None:
         self._broker = broker
         self._resident_bytes = resident_bytes or own_resident_bytes
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         available = (available_bytes or memory_bytes)()
         share = broker.limits.memory_share
         if available is not None and share:
@@ -397,9 +397,9 @@ class Resources(Part):
 
     def sweep(self, now: float) -> None:
         """Check the memory and the files, at most once a second; `now` is monotonic, in seconds."""
-        if now - self._looked_at < _RESOURCES_S:
+        if now - self._checked_at < _RESOURCES_S:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
             self._broker.memory.set(self._resident_bytes())
         except OSError as error:

@@ -313,7 +313,7 @@ class Relaying:
             self._node.relay.failed[why.value] += 1
         done(Failure.LOST if self.is_answered else why)
 
-    def settle(self, is_written: bool) -> None:  # noqa: FBT001 - as `Socket.settle` calls it
+    def report_written(self, is_written: bool) -> None:  # noqa: FBT001 - as `when_written` calls it
         """See `transports.relay.Relaying`."""
         if self._done is not None:
             self._done = None

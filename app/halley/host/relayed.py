@@ -129,8 +129,8 @@ class RelayedConnection(Connection):
         super().respond_array(headers, texts)
         return False
 
-    def settle(self, report: Callable[[bool], None]) -> None:
-        """Like `ConnectionWriter.settle`, but wait for the other node: it confirms what its client's kernel has."""
+    def when_written(self, report: Callable[[bool], None]) -> None:
+        """Wait for the other node, which confirms what its client's kernel has (`Exchange.when_written`)."""
         if self.is_gone:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:

@@ -29,7 +29,7 @@ class Subscription:
         self.nbytes = 0
         self.rest: asyncio.Future[None] | None = None
 
-    def take(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
         """Have a message handled: now, or behind those that wait."""
         if self.rest is None:
             self._handle(message)
@@ -106,7 +106,7 @@ class Subscriptions:
         """Have a message handled that a server has sent for the subscription `sid`."""
         subscription = self._by_id.get(sid)
         if subscription is not None:  # else it has ended, and the server does not know yet
-            subscription.take(message)
+            subscription.handle(message)
 
 
 def dropped(why: str, subject: str, nbytes: int) -> None:

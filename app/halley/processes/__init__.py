@@ -26,7 +26,7 @@ from re import Match, Pattern
 _MOST_LINES = 50
 _LINE_BYTES = 1_048_576
 _KILLED_S = 10.0
-_LOOK_S, _EXIT_LOOK_S = 0.02, 0.1
+_CHECK_S, _EXIT_CHECK_S = 0.02, 0.1
 _PORTS = range(10_240, 32_768)
 _PORTS_TRIED = 100
 _PR_SET_PDEATHSIG = 1
@@ -110,7 +110,7 @@ async def _kill_group(process: Process) -> None:
         with suppress(ProcessLookupError, PermissionError):  # raised by macOS if only dead processes are left
             while True:
                 os.killpg(process.pid, signal.SIGKILL)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
         await process.wait()
 
 
@@ -157,7 +157,7 @@ class ChildProcess:
     async def exited(self) -> None:
         """Wait until the process itself has ended, even if its children live and keep its standard error open."""
         while self.process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for standard error too
-            await asyncio.sleep(_EXIT_LOOK_S)
+            await asyncio.sleep(_EXIT_CHECK_S)
 
     async def ended(self) -> int:
         """Wait for the end of the process; return its exit code, negative if a signal has ended it."""

@@ -150,7 +150,7 @@ class ClusterHistory:
         if not self.refusal:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
-                    await self.archive.settle()
+                    await self.archive.flush()
             await self._store.leave()
         self._others.leave()
         await self._status.close()
@@ -170,12 +170,12 @@ class ClusterHistory:
         if self._nt4 is not None:
             self._nt4.sweep(now)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Compare this node with the others, and let the store do what is due; to be called once a second."""
         others = self._members.others()
         self._log.compare(others)
         self._log.sender.share_stream(len(others) + 1, self._log.frames_in)
-        self._store.look(now)
+        self._store.check(now)
 
     def counts(self) -> Iterator[Count]:
         """Yield the metrics of the archive, and the cluster's."""

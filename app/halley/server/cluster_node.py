@@ -23,7 +23,7 @@ from halley.cluster.stream import StreamTrimmer
 from halley.nats.jetstream import Connection
 from halley.settings import Settings
 
-LOOK_S = 0.05
+CHECK_S = 0.05
 """Seconds between two looks at what other nodes, or the hot path, must come to."""
 
 _ERASURES = 100
@@ -75,4 +75,4 @@ class ClusterNode:
     async def delivered(self, offset: int) -> None:
         """Wait until the events up to an offset are delivered here."""
         while self.broker.commits.tail.head < offset:  # noqa: ASYNC110 - the hot path waits for nobody
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)

@@ -79,7 +79,7 @@ class CommitReports:
         """The last committed offset that was delivered."""
         return self._commits.tail.head
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
         latest = self._commits.pending[-1] if self._commits.pending else None
         if latest is not None and monotonic() < latest.since + self._commit_s:

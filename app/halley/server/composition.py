@@ -130,7 +130,7 @@ class Server:
         routes = [route for part in composed if isinstance(part, ProtocolEndpoint) for route in part.routes()]
         self.routes = Routes([*routes, *self.apis.routes(guard)], Route("", self.pages, guard), note)
         every_s = min([settings.sweep_s, *(sockets.service.check_interval_s for sockets in self.routes.sockets)])
-        slow: list[Sweep] = [self.broker.rates.sweep, self.access.look, session_log.report_limits]
+        slow: list[Sweep] = [self.broker.rates.sweep, self.access.refresh_keys, session_log.report_limits]
         slow.append(lambda _: telemetry.report_suppressed())
         self.sweeper = Sweeper(every_s, self.broker, self.parts, slow)
         self.lifecycle = Lifecycle(

@@ -81,7 +81,7 @@ class FolderLog:
         # of `LocalArchive`, with the properties and methods below
         self.archive = self.local = self
         self.log_id, self.rows, self.next_rows = history.log_id, history.rows, history.next_rows
-        self.settle = self.reports.settle
+        self.flush = self.reports.flush
         now = monotonic()
         for each in history.recent_keys():
             broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
@@ -211,7 +211,7 @@ class FolderLog:
         with self.history.purging():
             self._broker.erase(erasure)  # before the log: what waits there to be recorded must not be recorded later
             await asyncio.to_thread(self.history.roll)
-            await self.settle()  # until then events that are erased from the log may still reach a holder
+            await self.flush()  # until then events that are erased from the log may still reach a holder
             works = self._broker.erase(erasure)
             erased = await asyncio.to_thread(self.history.rewrite, concerned_by(erasure, last), on_progress)
             for work in works:
@@ -223,7 +223,7 @@ class FolderLog:
     def sweep(self, now: float) -> None:
         """Do nothing: all periodic work is done once a second."""
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Log what has changed, have the broker know the log's size, and let retention take a step; once a second."""
         self._broker.commits.measured(self.history.bytes, self.start, now)
         self._log_changes()

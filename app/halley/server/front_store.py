@@ -46,7 +46,7 @@ class FrontStore:
         self._reports.deliver_to(self.log.writer)
         self.healers = (self.log.missed,)
         self.archive = self
-        self.settle = self._reports.settle
+        self.flush = self._reports.flush
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -57,7 +57,7 @@ class FrontStore:
         call_soon = asyncio.get_running_loop().call_soon  # reports are made on the loop, so it need not be woken
         self._front.later = call_soon
         self._reports.listen(call_soon)
-        self._keepers.begin(self._front.release)
+        self._keepers.begin(self._front.report_stored)
 
     async def leave(self) -> None:
         """Do what needs the other nodes, before this one leaves the cluster: nothing."""
@@ -82,16 +82,16 @@ class FrontStore:
         """One page, from a keeper, when it is the reader's turn there; see `Archive.read`."""
         return await self._keepers.read(query, self._options.read_s, reader.sharer)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """See which keepers are there, and how much they have."""
-        self._front.look(now)
+        self._front.check(now)
         self.node.broker.commits.measured(self.figures()["bytes"], self.start, now)
 
     async def _erase(self, due: PendingErasure) -> int:
         """Erase the events from the memory of this node."""
         await self.node.delivered(due.last)
         self.node.broker.erase(due.erasure)
-        await self.settle()
+        await self.flush()
         for work in self.node.broker.erase(due.erasure):
             await asyncio.to_thread(work)
         return 0

@@ -17,7 +17,7 @@ from halley.transports.api.archive import Archive, NoHistory
 if TYPE_CHECKING:  # a server that runs alone imports nothing of clusters
     from halley.server.cluster_history import ClusterHistory
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 
 
 class ClosedLog:
@@ -60,7 +60,7 @@ class ClosedLog:
     def sweep(self, now: float) -> None:
         """Do what is due a few times a second."""
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Do what is due once a second."""
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class HistoryService(Part):
         self._broker = broker
         self._flush = flush
         self._is_listening = False  # the writer's reports are carried to the event loop
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._logged_reason = ""
 
     # For what is composed before the log is open
@@ -102,7 +102,7 @@ class HistoryService(Part):
         `query_of` gets the last position at that time and returns the query; the page is None if the query is.
         """
         archive = self.log.archive
-        await archive.settle()
+        await archive.flush()
         query = query_of(archive.head)
         return None if query is None else await archive.read(query, reader)
 
@@ -129,9 +129,9 @@ class HistoryService(Part):
         has_more = self._broker.commits.keys.sweep(now)  # which are remembered without a log, too
         has_more = self._broker.commits.expire(now) or has_more
         self.log.sweep(now)
-        if now - self._looked_at >= _LOOK_S:
-            self._looked_at = now
-            self.log.look(now)
+        if now - self._checked_at >= _CHECK_S:
+            self._checked_at = now
+            self.log.check(now)
             self._log_refusal()
         return has_more
 

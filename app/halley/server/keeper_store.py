@@ -30,7 +30,7 @@ from halley.history.history import CannotPurge
 from halley.history.key_digests import Digests
 from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
-from halley.server.cluster_node import LOOK_S, ClusterNode
+from halley.server.cluster_node import CHECK_S, ClusterNode
 from halley.server.folder_log import FolderLog, Progress
 
 _KNOWN_S = 4.0
@@ -117,15 +117,15 @@ class KeeperStore:
             self._keeper.announce_saved()
         self.log.writer.committed(group, first, now)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Do what is due of the log, and announce that this node keeps it."""
-        self.archive.look(now)
-        self._repair.look(now)
+        self.archive.check(now)
+        self._repair.check(now)
         if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
         if not self.log.is_diverged:
-            self._companions.look(now)
+            self._companions.check(now)
 
     # What the stream no longer has (`missed.CatchUpTarget`)
 
@@ -205,7 +205,7 @@ class KeeperStore:
         with suppress(TimeoutError):
             async with asyncio.timeout(options.erase_s):
                 while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(CHECK_S)
         await delete_frames(self.node.nats, erasure, sequence)
         return erased
 
@@ -213,7 +213,7 @@ class KeeperStore:
         """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
         while self._history.state.sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
         erased = await self.archive.erase(due.erasure, due.report, due.last)
         self._forget(due.sequence)
         return erased

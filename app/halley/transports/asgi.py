@@ -264,7 +264,7 @@ class AsgiExchange(Exchange):
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
-    def settle(self, report: Callable[[bool], None]) -> None:
+    def when_written(self, report: Callable[[bool], None]) -> None:
         """Report later what becomes of the response, or at once if that is known."""
         if self._is_written is None:
             self._reports.append(report)
@@ -293,7 +293,7 @@ class AsgiExchange(Exchange):
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             fail(self, error, self._note, head)
 
-    def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
+    def begin_response(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
         """Note the head, which is sent before the first piece."""
         self._is_begun = True
         every = [*headers.pairs, *self.cors, *more]
@@ -307,7 +307,7 @@ class AsgiExchange(Exchange):
             if error is not None or self.is_over:
                 raise Disconnected
 
-    def end(self) -> None:
+    def end_response(self) -> None:
         """Have `finish` send the end."""
         self._answer(self._send_end)
 

@@ -186,7 +186,7 @@ class Polling(Endpoint):
     def _settle_later(self, exchange: Exchange, reply: Reply) -> None:
         """Report it when it is known whether a reply was written."""
         self._sessions.delayed(reply, monotonic())
-        exchange.settle(partial(_report, self._sessions, reply))
+        exchange.when_written(partial(_report, self._sessions, reply))
 
     def _wait(self, exchange: Exchange, outcome: Outcome | Abort) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
@@ -218,7 +218,7 @@ class Polling(Endpoint):
         if isinstance(waiting, Hold):
             self._sessions.lost(waiting.session, exchange, monotonic())  # does nothing if it has been answered
         else:
-            waiting.settle(False)  # noqa: FBT003 - the callback's one meaning
+            waiting.report_written(False)  # noqa: FBT003 - the callback's one meaning
 
     def _pass_on(self, exchange: Exchange, misdirected: Misdirected, body: bytes, head: HeadOf) -> None:
         """Have the node that has the session of a request answer it. Raises `Rejection`."""
@@ -251,6 +251,6 @@ def _no_head() -> Head:
     raise NotImplementedError  # no hook of the program raises a rejection
 
 
-def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
+def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `Exchange.when_written` calls it
     """Report whether a reply has reached the kernel. As a closure it would slow down every reply."""
     sessions.settle_delayed(reply, monotonic(), is_written=is_written)

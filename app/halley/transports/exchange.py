@@ -94,8 +94,8 @@ class Exchange:
     def respond(self, status: int, headers: Headers, body: bytes | None = b"", more: Sequence[Header] = ()) -> bool:
         """Write the response: `headers`, those of CORS, `more`, and the length of its `body`.
 
-        True if all of it has left; else `settle` reports whether it does. A body of None is that of a response to HEAD
-        whose length is not known.
+        True if all of it has left; else `when_written` reports whether it does. A body of None is that of a response to
+        HEAD whose length is not known.
         """
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Exchange:
         """Write the response that a rejection is, unless one has begun: then the connection is cut."""
         raise NotImplementedError
 
-    def settle(self, report: Callable[[bool], None]) -> None:
+    def when_written(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all that was written has left, and `report(False)` if it never will."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class Exchange:
 
     # A body in pieces
 
-    def begin(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
+    def begin_response(self, status: int, headers: Headers, more: Sequence[Header] = ()) -> None:
         """Write the head of a response whose length is not known."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class Exchange:
         """Write a piece of the body, and return when it has left. Raises `Disconnected`."""
         raise NotImplementedError
 
-    def end(self) -> None:
+    def end_response(self) -> None:
         """End the body. Without that, the client learns that it is not complete."""
         raise NotImplementedError
 
@@ -249,7 +249,7 @@ async def respond_by(
     for complete. Raises `Disconnected`.
     """
     async with aclosing(pieces):
-        exchange.begin(status, headers, more)
+        exchange.begin_response(status, headers, more)
         try:
             async for piece in pieces:
                 await exchange.send(piece)
@@ -262,4 +262,4 @@ async def respond_by(
             telemetry.fault("request", error)
             exchange.cut("log")
             raise Disconnected from None
-    exchange.end()
+    exchange.end_response()

@@ -62,7 +62,7 @@ class RelayedRequest(NamedTuple):
 class Relaying(Protocol):
     """One request that is being passed on."""
 
-    def settle(self, is_written: bool, /) -> None:  # noqa: FBT001 - as `Socket.settle` calls it
+    def report_written(self, is_written: bool, /) -> None:  # noqa: FBT001 - as `when_written` calls it
         """Report that the client's kernel has all of the response, or else that the client is gone.
 
         The other node takes back the events of a response that was not written, and ends a poll that waits.
@@ -112,9 +112,9 @@ def pass_on(
         relaying, exchange.waiting = exchange.waiting, None
         if isinstance(outcome, Answer):
             if exchange.pass_on(outcome.status, outcome.headers, outcome.body, outcome.whole):
-                relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
+                relaying.report_written(True)  # noqa: FBT003 - the callback's one meaning
             else:
-                exchange.settle(relaying.settle)
+                exchange.when_written(relaying.report_written)
         elif isinstance(outcome, Rejection):
             fail(exchange, outcome, note, head)
         else:
@@ -144,7 +144,7 @@ def relay_text(
             misdirected.node,
             RelayedRequest(target, head, text, client, request.is_poll),
             lambda outcome: done(_for_socket(outcome), monotonic()),
-        ).settle
+        ).report_written
     except Rejection as rejection:
         note(rejection, head)
         return _close_for(rejection.status, rejection.text)

@@ -364,7 +364,7 @@ class WampEndpoint(ProtocolEndpoint):
             if exchange.respond(200, _BINARY if poll.is_binary else _TEXT, b"".join(taken)):
                 settle(True)  # noqa: FBT003 - the callback's one meaning
             else:
-                exchange.settle(settle)
+                exchange.when_written(settle)
         elif poll.is_over:
             hidden = Head("POST", "receive", b"", {}, *exchange.source)  # the name of its transport is a secret
             fail(exchange, _unknown(), self._note, lambda: hidden)
@@ -424,7 +424,7 @@ def _offered(body: bytes) -> list[str]:
     return names
 
 
-def _settle(poll: Poll, taken: list[bytes], is_written: bool) -> None:  # noqa: FBT001 - as `Exchange.settle` calls it
+def _settle(poll: Poll, taken: list[bytes], is_written: bool) -> None:  # noqa: FBT001 - as `Exchange.when_written` calls it
     if is_written:
         poll.written()
     else:

@@ -7,7 +7,7 @@ RETRY = {"reconnect": "retry", "interval": 0, "timeout": 25_000}
 
 def release_all(house):
     for session in house.engine.sessions.drain():
-        house.engine.sessions.release(session, house.now)
+        house.engine.sessions.drain_session(session, house.now)
     house.turn()
 
 
@@ -36,7 +36,7 @@ def test_release_of_one_that_is_not_held(house):
     held = peer.connect()
     (session,) = house.engine.sessions.drain()
     held.hang_up()
-    house.engine.sessions.release(session, house.now)
+    house.engine.sessions.drain_session(session, house.now)
     house.turn()
     assert held.reply is None
 

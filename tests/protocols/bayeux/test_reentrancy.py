@@ -57,7 +57,7 @@ def test_dismissed_when_resumed(house, told, how):
         held.hang_up()
     elif how == "drain":
         (session,) = house.engine.sessions.drain()
-        house.engine.sessions.release(session, house.now)
+        house.engine.sessions.drain_session(session, house.now)
     else:
         peer.disconnect()
     house.turn()

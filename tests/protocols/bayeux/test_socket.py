@@ -421,7 +421,7 @@ def test_bw26_the_drain_answers_the_held_connect_and_closes(shore):
     held.say(socket_connect(held.client_id, id="held"))
     shore.house.engine.sessions.drain(lambda: 1.5)
     for peer in (held, idle):
-        peer.engine.release(shore.house.now)
+        peer.engine.drain(shore.house.now)
     shore.house.turn()
     (reply,) = held.take()
     assert reply["advice"] == {"reconnect": "retry", "interval": 1_500, "timeout": 25_000}

@@ -69,7 +69,9 @@ ACTIONS = {
     "events": lambda house, peer: house.deliver(peer, "/a", 1),
     "timeout": lambda house, peer: house.pass_time(25 if peer.session.state == "held" else 10),
     "leave": lambda house, peer: peer.disconnect(),
-    "drain": lambda house, peer: [house.engine.sessions.release(s, house.now) for s in house.engine.sessions.drain()],
+    "drain": lambda house, peer: [
+        house.engine.sessions.drain_session(s, house.now) for s in house.engine.sessions.drain()
+    ],
     "cut": lambda house, peer: [
         house.engine.sessions.deliver(peer.session, "/a", n, None, house.now) for n in range(3)
     ],

@@ -268,7 +268,7 @@ class Twins:
         assert {session.id for session in sessions} == {peer.id for peer in self.model.peers if peer.held is not None}
         self.model.is_draining = True
         for session in sessions:
-            self.engine.sessions.release(session, self.model.now)
+            self.engine.sessions.drain_session(session, self.model.now)
         for peer in self.model.alive():
             if peer.held is not None:
                 self.model.answer_held(peer)

@@ -439,7 +439,7 @@ def test_the_server_leaves():
     peer, timer = world.peer(), world.peer(subprotocol=RTT)
     peer.publish("/x", 1)
     releases = world.server.drain(0.0)
-    assert releases == [peer.engine.release, timer.engine.release]
+    assert releases == [peer.engine.drain, timer.engine.drain]
     for release in releases:
         release(world.now)
     late = world.peer("late")
@@ -475,7 +475,7 @@ def test_a_connection_ends_once():
     told = follow(world)
     peer.send(b"\x01")
     peer.engine.lost(world.now)
-    peer.engine.release(world.now)
+    peer.engine.drain(world.now)
     assert told == [("closed", "c", "binary_decode_error")]
     assert peer.close is None
 

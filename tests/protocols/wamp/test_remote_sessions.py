@@ -128,7 +128,7 @@ class Net:
         self.now += seconds
         for node in self.running():
             node.world.now = self.now
-            while node.remote_sessions.look(self.now):
+            while node.remote_sessions.sweep(self.now):
                 node.world.turn()
             node.world.turn()
 

@@ -28,7 +28,7 @@ _AT_ONCE_S = 3.0
 _TRIES = 5
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
 _START_S = 60.0
-_LOOK_S = 0.02
+_CHECK_S = 0.02
 _LISTENING = re.compile(r"halley is listening on .+")
 
 
@@ -123,7 +123,7 @@ class Supervised:
         try:
             async with asyncio.timeout(_START_S):
                 while not await self._is_ready():  # noqa: ASYNC110 - it is another process that gets ready
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_CHECK_S)
         except TimeoutError:
             raise CannotRun(f"{self.program.name} did not start within {_START_S:g} s", FAILED) from None
         self._has_served = True

@@ -16,7 +16,7 @@ from halley.cli.options import config_option
 from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, USAGE_ERROR, print_status, run
 from halley.cluster.membership import connected
-from halley.cluster.recover import CannotRecover, look, make_stream
+from halley.cluster.recover import CannotRecover, compare, make_stream
 from halley.cluster.stream import CannotJoin
 from halley.history.folder import BACKUP_MARKER, FolderLocked, FolderUnusable
 from halley.history.history import History
@@ -77,7 +77,7 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
     space, folder = settings.cluster.space, history.folder.path
     try:
         async with connected(settings) as nats:
-            found = await look(nats, settings, history)
+            found = await compare(nats, settings, history)
             last = f", the last one of {datetime.fromtimestamp(found.last_us / 1e6, UTC):%F %T} UTC" * (
                 found.last_us > 0
             )

@@ -95,12 +95,12 @@ class Publisher:
         self._thread.start()
 
     def publish(self, messages: Sequence[IdempotentPublish]) -> Unpublished:
-        """Publish a job's results as `settle` does; return how many of them were not.
+        """Publish a job's results as `publish_all` does; return how many of them were not.
 
         A result that was published before with other figures, by a job that was killed, counts as published. Raises
         `JobFailed` also if the server refuses a message for lack of rights.
         """
-        rejected = self.settle(messages)
+        rejected = self.publish_all(messages)
         for message, verdict in rejected:
             if verdict.error.startswith(_DENIED):
                 raise JobFailed(
@@ -110,7 +110,7 @@ class Publisher:
         before = sum(each.is_of_key for each in rejected)
         return Unpublished(len(rejected) - before, before)
 
-    def settle(self, messages: Sequence[IdempotentPublish]) -> list[Rejection]:
+    def publish_all(self, messages: Sequence[IdempotentPublish]) -> list[Rejection]:
         """Publish messages in order; wait until the server has accepted or finally refused each of them.
 
         Return those that it refused because of the message itself: its channel, its size, its key, or the rights for
@@ -123,10 +123,11 @@ class Publisher:
         """Return for each message whether the server remembers a publish with its key; nothing is published.
 
         Each is sent without its data, as one that must come after a publish that there never was: so none is accepted
-        but a repeat, and what the server remembers with other data is refused as that. Raises the same as `settle`.
+        but a repeat, and what the server remembers with other data is refused as that. Raises the same as
+        `publish_all`.
         """
         never = token_hex(16)
-        rejected = self.settle([replace(message, data=None, after=never) for message in messages])
+        rejected = self.publish_all([replace(message, data=None, after=never) for message in messages])
         unknown = {each.message.key for each in rejected if not each.is_of_key}
         return [message.key not in unknown for message in messages]
 

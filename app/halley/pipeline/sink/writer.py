@@ -179,7 +179,7 @@ class _Writer:
             try:
                 done = 0 if self.has_keys or count <= _PART_EVENTS else _progress(publisher, tasks)
                 for part in _parts(islice(_events(tasks), done, None)):
-                    found = publisher.settle(part)
+                    found = publisher.publish_all(part)
                     rejected = [each for each in found if not each.is_of_key]
                     refused += len(rejected)
                     left_out += len(found) - len(rejected)

@@ -113,8 +113,8 @@ class BayeuxProtocol(WireProtocol):
         """
         sessions = self.engine.sessions
         held = sessions.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
-        polls = [partial(sessions.release, session) for session in held if session.socket is None]
-        return [*polls, *(socket.release for socket in self.sockets.open)]
+        polls = [partial(sessions.drain_session, session) for session in held if session.socket is None]
+        return [*polls, *(socket.drain for socket in self.sockets.open)]
 
     def counts(self) -> Iterator[Count]:
         """Yield Bayeux's own metrics (`WireProtocol.counts`)."""

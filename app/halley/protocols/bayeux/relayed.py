@@ -32,10 +32,10 @@ client's kernel has all of the response, or else that the client is gone; or a `
 class RelayedRequest:
     """A request of a WebSocket that another node has; `body` is that of the response, empty until it is there."""
 
-    __slots__ = ("body", "is_written", "request", "settle")
+    __slots__ = ("body", "is_written", "report_written", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.settle: Callable[[bool], None] | None = None
+        self.report_written: Callable[[bool], None] | None = None
         self.body = b""
         self.is_written = False  # but perhaps not all is in the kernel

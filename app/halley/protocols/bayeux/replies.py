@@ -226,7 +226,7 @@ class Replies:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
             for event in events:  # they wait in the reply too, until that is settled
-                self._broker.waiting.hold(event)
+                self._broker.waiting.retain(event)
         return events
 
     def limit_to_reply(

@@ -61,7 +61,7 @@ from halley.protocols.bayeux.session import (
 from halley.protocols.contract import INTERNAL_ERROR, POLICY_VIOLATION, Close
 from halley.settings import Bayeux, Lazy
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
 
 
@@ -122,8 +122,8 @@ class Sessions:
                     self.broker.mark_ready(session)
         reply.is_settled = True
         for event in reply.events:
-            event.holds -= 1  # `QueuedBytes.release`, inlined
-            if not event.holds:
+            event.refs -= 1  # `QueuedBytes.release`, inlined
+            if not event.refs:
                 self.broker.waiting.drop(event)
         reply.events = []
 
@@ -179,7 +179,7 @@ class Sessions:
         if session.expiry <= now:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
-            self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
+            self.broker.touch(session, now + _CHECK_S)  # `settle_delayed` moves it again
         elif not self.laziness.are_due(session, now):
             self._apply(session, "timeout", now)
 
@@ -314,7 +314,7 @@ class Sessions:
         self._apply(session, "leave", now, DISCONNECTED if by_client else DISMISSED)
 
     def drain(self, interval_s: Callable[[], float] | None = None) -> list[BayeuxSession]:
-        """Stop holding connects and admitting sessions; return the sessions to `release`.
+        """Stop holding connects and admitting sessions; return the sessions to `drain_session`.
 
         `interval_s` returns the seconds that a client that is released is to wait before it connects again.
         """
@@ -324,7 +324,7 @@ class Sessions:
         sessions = self.broker.sessions.values()
         return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
 
-    def release(self, session: BayeuxSession, now: float) -> None:
+    def drain_session(self, session: BayeuxSession, now: float) -> None:
         """Answer a session's held connect because the server is draining."""
         self._apply(session, "drain", now)
 

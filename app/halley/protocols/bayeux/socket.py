@@ -234,8 +234,8 @@ class Socket:
             sessions.settle_delayed(reply, now, is_written=False)
         relayed, self._relayed = self._relayed, []
         for each in relayed:
-            if each.settle is not None:
-                each.settle(False)  # noqa: FBT003 - the callback's one meaning
+            if each.report_written is not None:
+                each.report_written(False)  # noqa: FBT003 - the callback's one meaning
         if self._session is not None:
             sessions.lost(self._session, self, now)
             self._session = None
@@ -333,11 +333,11 @@ class Socket:
         self._engine.broker.hits["hello_s"] += 1
         self._end(POLICY_VIOLATION, "no session", now)
 
-    def release(self, now: float) -> None:
+    def drain(self, now: float) -> None:
         """Answer the held connect, and close the connection, because the server is draining."""
         sessions, session = self._engine.sessions, self.session
         if session is not None and session.held is not None and session.held.connection is self:
-            sessions.release(session, now)
+            sessions.drain_session(session, now)
         sessions.send(self, Close([], GOING_AWAY, "the server is shutting down"))
 
     # Output
@@ -428,8 +428,8 @@ class Socket:
                 self._link.write([*map(self._link.text, frames)])  # a comprehension would slow the rest down
         if not self._is_stalled():
             for event in events:
-                event.holds -= 1  # `QueuedBytes.release`, inlined
-                if not event.holds:
+                event.refs -= 1  # `QueuedBytes.release`, inlined
+                if not event.refs:
                     self._engine.broker.waiting.drop(event)
             for reply in replies:
                 sessions.settle(reply)
@@ -516,11 +516,11 @@ class Socket:
         """Have the node that has the session of a request answer it."""
         assert self._sockets.relay is not None
         relayed = RelayedRequest(misdirected.request)
-        settle = self._sockets.relay(misdirected, text, partial(self._act_on_relayed, relayed))
-        if isinstance(settle, Close):
-            self._end(settle.code, settle.reason, now)
+        report = self._sockets.relay(misdirected, text, partial(self._act_on_relayed, relayed))
+        if isinstance(report, Close):
+            self._end(report.code, report.reason, now)
             return
-        relayed.settle = settle
+        relayed.report_written = report
         self._relayed.append(relayed)
         self._order_relayed()
 
@@ -563,8 +563,8 @@ class Socket:
     def _settle(self, relayed: RelayedRequest, now: float) -> None:
         """Note that all of an answer is in the kernel. A request that has succeeded gives the client `hello_s` more."""
         self._relayed.remove(relayed)
-        if relayed.settle is not None:
-            relayed.settle(True)  # noqa: FBT003 - the callback's one meaning
+        if relayed.report_written is not None:
+            relayed.report_written(True)  # noqa: FBT003 - the callback's one meaning
         if self.session is None and SUCCEEDED in relayed.body:
             self._sockets.hellos.restart(self, now)
         self._order_relayed()

@@ -108,4 +108,4 @@ class Events(WireProtocol):
         self.is_draining = True
         least_s = self.options.retry_s
         most_s = least_s + spread_s
-        return [partial(each.release, random.uniform(least_s, most_s)) for each in self.streams.all()]  # noqa: S311
+        return [partial(each.drain, random.uniform(least_s, most_s)) for each in self.streams.all()]  # noqa: S311

@@ -204,7 +204,7 @@ class Stream(Session):
         self._streams.broker.close(self, FAULT)
         self._streams.broker.mark_ready(self)
 
-    def release(self, later_s: float, now: float) -> None:
+    def drain(self, later_s: float, now: float) -> None:
         """End the stream because the server drains: its reader comes back to another server, or to the next run."""
         self.end(DRAINED, now, later_s=later_s)
 
@@ -260,8 +260,8 @@ class Stream(Session):
         frames: list[bytes] = []
         broker, key = self._streams.broker, self._key
         for event in broker.take(self, now):
-            event.holds = holds = event.holds - 1  # `QueuedBytes.release`, inlined
-            if not holds:
+            event.refs = refs = event.refs - 1  # `QueuedBytes.release`, inlined
+            if not refs:
                 broker.waiting.drop(event)
             while self._gaps and self._gaps[0].last < event.position:  # nearly never
                 frames.append(self._link.text(self._form.gap(self._gaps[0])))

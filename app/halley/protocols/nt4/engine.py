@@ -182,7 +182,7 @@ class Nt4Engine:
         self._tables.broker.hits["control_bytes"] += 1
         self._end(SLOW_CONSUMER, "too many bytes wait to be sent to this client", now, POLICY_VIOLATION)
 
-    def release(self, now: float) -> None:
+    def drain(self, now: float) -> None:
         """Close the connection because the server is draining."""
         self._end(DRAINED, "the server is shutting down", now)
 

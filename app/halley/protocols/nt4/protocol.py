@@ -151,7 +151,7 @@ class NetworkTables(WireProtocol):
     def drain(self, spread_s: float) -> list[Callable[[float], None]]:  # noqa: ARG002 - no advice to give
         """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
         self.is_draining = True
-        return [engine.release for engine in self._engines()]
+        return [engine.drain for engine in self._engines()]
 
     def erase(self, erasure: Erasure, now: float) -> None:
         """Drop the values that an erasure concerns: the last ones, and those that wait for the history."""

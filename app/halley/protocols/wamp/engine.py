@@ -209,7 +209,7 @@ class WampEngine:
             text = "HELLO or AUTHENTICATE was not received in time."
             self._abort(errors.PROTOCOL_VIOLATION, text, now, code=PROTOCOL_ERROR)
 
-    def release(self, now: float) -> None:
+    def drain(self, now: float) -> None:
         """End the client's session, or refuse it one, because the server is draining."""
         if self.session is not None:
             self.dismiss(errors.SYSTEM_SHUTDOWN, "", now, reason="drained")
@@ -242,8 +242,8 @@ class WampEngine:
         if not events:
             return
         for event in events:
-            event.holds = holds = event.holds - 1  # `QueuedBytes.release`, inlined
-            if not holds:
+            event.refs = refs = event.refs - 1  # `QueuedBytes.release`, inlined
+            if not refs:
                 broker.waiting.drop(event)
             for subscription in event.matched:
                 number = subscription.number

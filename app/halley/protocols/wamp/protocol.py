@@ -74,13 +74,13 @@ class Router(RouterState, WireProtocol):
         for queue in queues:
             for engine in queue.overdue(now, _LATE_AT_ONCE):
                 engine.late(now)
-        has_more_changes = self.remote_sessions is not None and self.remote_sessions.look(now)
+        has_more_changes = self.remote_sessions is not None and self.remote_sessions.sweep(now)
         return has_more_changes or any(queue.has_overdue(now) for queue in queues)
 
     def drain(self, spread_s: float) -> list[Callable[[float], None]]:  # noqa: ARG002 - no advice to give
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
         self.is_draining = True
-        return [engine.release for engine in self._engines()]
+        return [engine.drain for engine in self._engines()]
 
     def _engines(self) -> list[SessionEngine]:
         """The engines of all sessions, and of the connections that have none yet or no more."""

@@ -55,7 +55,7 @@ class RemoteSessions:
         self._others = nodes
         self._nodes: dict[str, _Node] = {}
         self._is_asking = False
-        self._looked_at = -inf
+        self._checked_at = -inf
         self._room = 0
 
     # For the other nodes
@@ -107,13 +107,13 @@ class RemoteSessions:
         elif uri == ON_LEAVE:
             self._remove(other, args[0], now)
 
-    def look(self, now: float) -> bool:
+    def sweep(self, now: float) -> bool:
         """See which nodes are there, publish what is due, and ask for a list; called a few times a second.
 
         Returns whether there is more to do, in the next turn of the event loop and with the same time.
         """
-        if now != self._looked_at:
-            self._looked_at, self._room = now, _AT_ONCE
+        if now != self._checked_at:
+            self._checked_at, self._room = now, _AT_ONCE
             others = self._others.alive()
             for name, heartbeat in others.items():
                 if name not in self._nodes:

@@ -105,7 +105,7 @@ class SessionEngine(SessionHandler, Protocol):
     def lost(self, now: float) -> None:
         """End the session, if it has not ended, because its connection was lost."""
 
-    def release(self, now: float) -> None:
+    def drain(self, now: float) -> None:
         """End the session, or refuse the client one, because the server is draining."""
 
 

@@ -38,7 +38,7 @@ class Archive(Protocol):
     def local(self) -> LocalArchive | None:
         """The log with all its rows; None if they are on other servers only."""
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
 
     async def read(self, query: Query, reader: Reader) -> Page:

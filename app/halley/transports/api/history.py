@@ -98,7 +98,7 @@ class Reading:
 
     def query(self, wanted: Pattern, start: int, head: int, caller: Proof, max_bytes: int) -> Query:
         """The query for one page of a log that has the offsets from `start` to `head`, as `caller` may see it."""
-        first, last = self.bounds(start, head)
+        first, last = self.range(start, head)
         if self.cursor is not None:
             if self.cursor.is_before:
                 last = min(last, self.cursor.position - 1)
@@ -116,7 +116,7 @@ class Reading:
             **self.filters,
         )
 
-    def bounds(self, start: int, head: int) -> tuple[int, int]:
+    def range(self, start: int, head: int) -> tuple[int, int]:
         """The first and the last offset of all pages together."""
         return max(start, self.after + 1), head if self.before is None else min(head, self.before - 1)
 
@@ -195,7 +195,7 @@ class HistoryApi:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
         archive, proof = request.archive, request.caller.proof
         try:
-            await archive.settle()
+            await archive.flush()
             start, head = archive.start, archive.head
             wanted = reading.wanted
             if wanted is None:
@@ -209,7 +209,7 @@ class HistoryApi:
             raise Rejection(404, UNKNOWN_PUBLICATION) from None
         except OSError as error:
             raise unread(error) from None
-        first, last = reading.bounds(start, head)
+        first, last = reading.range(start, head)
         older = newer = None
         if reading.is_backward:
             older = None if page.is_end else f"before-{page.reached}"

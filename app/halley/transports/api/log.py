@@ -128,7 +128,7 @@ class LogApi:
         archive, caller = request.local_archive, request.caller
         caller.require("export")
         check_no_parameters(request.head.query_string)
-        await archive.settle()
+        await archive.flush()
         found = {
             "log_id": archive.log_id,
             "first": archive.start,
@@ -151,7 +151,7 @@ class LogApi:
         filters = {name: given[name] for name in _FILTERS if name in given}
         wanted = _filter_of(filters, self._bounds)
         form = _form(request.head.headers.get("accept", ""))
-        await archive.settle()
+        await archive.flush()
         first = bounds.get("from_offset", archive.start)
         if first < archive.start:
             raise Rejection(410, GONE)
@@ -184,7 +184,7 @@ class LogApi:
         check_no_parameters(request.head.query_string)
         erasure = self._order(request.body)
         caller.require("erase", erasure.pattern or EVERYTHING)
-        await archive.settle()
+        await archive.flush()
         steps, status = [(0, 0)], 202 if await archive.absent() else 200
         caller.act()
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
@@ -235,7 +235,7 @@ class LogApi:
         """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
         archive = request.local_archive
         offset = _offset_of(request.body)
-        await archive.settle()
+        await archive.flush()
         if not archive.start <= offset <= archive.head + 1:
             raise Rejection(400, OUT_OF_RANGE)
         request.caller.act()
