@@ -57,7 +57,11 @@ GIVEN_UP_NAMES = {
 }
 """Words of names that say little to a reader who does not know the code, and what is written instead."""
 
-_BAD_NAME = {word for words in GIVEN_UP_NAMES for word in words.split()}
+_PAGE = (ROOT / "app" / "README.md").read_text(encoding="utf-8").partition("\n| not | but |\n|---|---|\n")[2]
+_ON_PAGE = {word for row in _PAGE.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+"""The parts of names that the page of words gives up, in its last table."""
+
+_BAD_NAME = {word for words in GIVEN_UP_NAMES for word in words.split()} | _ON_PAGE
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]\w*")
 _SHOWN_IN_BROWSERS = frozenset({"shown"})
@@ -157,6 +161,12 @@ def names(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.Attribute(attr=name, ctx=ast.Store()):
                 yield node.lineno, name
+
+
+def test_the_page_gives_up_parts_of_names():
+    """Its table is read, and has parts of names, in small letters."""
+    assert len(_ON_PAGE) > 8
+    assert all(_PARTS.findall(word) == [word] for word in _ON_PAGE)
 
 
 def test_names_have_the_words_of_the_field():

@@ -45,7 +45,7 @@ export class LastData {
     for (const node of this.#wanted) {
       this.#wanted.delete(node);
       if (node.event) continue;
-      const reason = await this.#lookUp(node);
+      const reason = await this.#find(node);
       if (this.#reasons.has(node)) this.#reasons.set(node, reason);
       this.#found();
     }
@@ -53,7 +53,7 @@ export class LastData {
   }
 
   /** Give a node its last event; returns the reason if there is none. */
-  async #lookUp(node) {
+  async #find(node) {
     try {
       const [newest] = await this.#recorded.newest(node.name, 1);
       if (!newest) return "No event received yet, and none is recorded.";

@@ -54,12 +54,12 @@ class ClusterLog:
         commits: Commits,
         applied: StreamState,
         flush: Callable[[], None],
-        taker: CatchUpTarget,
+        target: CatchUpTarget,
         controlled: Callable[[Control, int], None] = lambda _control, _sequence: None,
     ) -> None:
         """The connection of the `members` is opened by `begin` and closed by `close`.
 
-        `taker` takes what is missing in the stream. `controlled` is called with each control that counts and its
+        `target` takes what is missing in the stream. `controlled` is called with each control that counts and its
         sequence, when all before it is applied.
         """
         self.applied, self.states = applied, StateHistory()
@@ -78,7 +78,7 @@ class ClusterLog:
         self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
         self.writer = StoreWriter(store, commits, self.availability, self._arrivals.firsts)
         self.direct = DirectEvents(nats, commits, flush)
-        self.missed = CatchUp(members, applied, store, taker, commits, self.sender, flush)
+        self.missed = CatchUp(members, applied, store, target, commits, self.sender, flush)
         self._version = FrameVersion(applied, members.node)
         self._watching, self._healing = Tasks("cluster"), Tasks("cluster_healing")
 

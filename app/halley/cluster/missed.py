@@ -71,7 +71,7 @@ class CatchUp:
         members: Members,
         applied: StreamState,
         store: Store,
-        taker: CatchUpTarget,
+        target: CatchUpTarget,
         commits: Commits,
         sender: Sender,
         flush: Callable[[], None],
@@ -81,7 +81,7 @@ class CatchUp:
         self.events = 0
         self._nats, self._members = members.nats, members
         self._applied = applied
-        self._store, self._taker = store, taker
+        self._store, self._target = store, target
         self._commits = commits
         self._sender = sender
         self._flush = flush
@@ -140,13 +140,13 @@ class CatchUp:
             telemetry.log.warning("cluster_healing", first=head + 1, last=last, keeper=name, waits="")
         figures.update(last=last, keeper=name, waits="")
         async for rows, reached in copied([keeper.rows, *more], head + 1, last):
-            await self._taker.take_over(rows, reached, found.digests)
+            await self._target.take_over(rows, reached, found.digests)
             await self._deliver(rows, own, found.digests)
             if tail.head < reached:
                 tail.skip_to(reached)
-        await self._taker.erase_like(keeper, state, head)
+        await self._target.erase_like(keeper, state, head)
         self._applied.restore(state.applied)
-        await self._taker.save()
+        await self._target.save()
 
     def _is_quiet(self, own: _OwnEvents) -> bool:
         return self._commits.tail.head >= self._applied.offset and own.are_oldest(self._commits.pending)

@@ -49,7 +49,7 @@ from halley.nats.wire import json_object
 from halley.settings import Settings
 
 _SERVES = 0.8
-_RENEWALS, _LOOKS = 5, 10
+_RENEWALS, _CHECKS = 5, 10
 """How often in the time of a lease its holder renews it, and how often every node looks at it."""
 
 _GOODBYE_S = 2.0
@@ -139,7 +139,7 @@ class Nt4Lease:
 
     def begin(self) -> None:
         """Look at the lease from now on, as soon as the connection is open."""
-        self._tasks.repeat(self._watch, self._options.nt4_lease_s / _LOOKS)
+        self._tasks.repeat(self._watch, self._options.nt4_lease_s / _CHECKS)
 
     async def close(self) -> None:
         """Store the topics, and give the lease back; may be repeated."""

@@ -23,7 +23,7 @@ from halley.nats.stream_position import position_of
 from halley.nats.wire import Message
 from halley.settings import Settings
 
-_LOOK_BACK = 1_000
+_COMPARED_ROWS = 1_000
 _SAME_VERSION = "recover with that version"
 
 
@@ -58,7 +58,7 @@ async def compare(nats: Connection, settings: Settings, history: History) -> Rec
     if running:
         raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
     last_us = 0
-    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
+    for rows in history.rows(max(history.start, history.head - _COMPARED_ROWS), history.head):
         last_us = rows[-1].time_us
     try:
         info = await nats.stream_info()

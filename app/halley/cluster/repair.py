@@ -72,7 +72,7 @@ class Repair:
             return
         if now - self._checked_at >= _SEGMENT_S:
             self._checked_at = now
-            self._tasks.start(self._look_at_next())
+            self._tasks.start(self._check_next())
 
     async def close(self) -> None:
         """Stop; what is broken still is repaired after the next start."""
@@ -89,7 +89,7 @@ class Repair:
             and erased >= self._erased_to()
         ]
 
-    async def _look_at_next(self) -> None:
+    async def _check_next(self) -> None:
         self._checked_to = await asyncio.to_thread(self._history.check_next_segment, self._checked_to + 1)
 
     async def _repair(self, broken: list[tuple[int, int]], keepers: list[str]) -> None:

@@ -26,9 +26,9 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+    def repeat(self, check: Callable[[], Awaitable[None]], every_s: float) -> None:
         """Call `check` again and again, also after it has failed: what it looks after would stay as it is."""
-        self.start(self._repeat(look, every_s))
+        self.start(self._repeat(check, every_s))
 
     async def cancel(self) -> None:
         """Cancel all, and wait until they have ended."""
@@ -37,11 +37,11 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+    async def _repeat(self, check: Callable[[], Awaitable[None]], every_s: float) -> None:
         while True:
             try:
-                await look()
-            except Exception as error:  # noqa: BLE001 - the next look must come
+                await check()
+            except Exception as error:  # noqa: BLE001 - the next check must come
                 telemetry.fault(self._what, error)
             await asyncio.sleep(every_s)
 

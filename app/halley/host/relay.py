@@ -95,8 +95,8 @@ class Relay(Part):
         member = self._members.with_id(node_id)
         if member is not None:
             return node_id if now - member.silent_since <= session_s else None
-        is_unsure = not self._members.is_complete(now, session_s) and _SESSION_ID.fullmatch(session_id)
-        return node_id if is_unsure else None
+        may_be_unknown = not self._members.is_complete(now, session_s) and _SESSION_ID.fullmatch(session_id)
+        return node_id if may_be_unknown else None
 
     def send(self, node_id: str, request: RelayedRequest, done: Callable[[Outcome], None]) -> Relaying:
         """See `transports.relay.Relay`."""

@@ -45,10 +45,10 @@ class ClusterNode:
         self.members = Members(self.nats, monotonic(), sessions_s)
         self.stream = StreamTrimmer(self.members, applied)
 
-    def log_of(self, store: Store, erasures: Erasures, taker: CatchUpTarget) -> ClusterLog:
+    def log_of(self, store: Store, erasures: Erasures, target: CatchUpTarget) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on.
 
-        `taker` takes what the stream no longer has.
+        `target` takes what the stream no longer has.
         """
 
         def controlled(control: Control, sequence: int) -> None:
@@ -61,7 +61,7 @@ class ClusterNode:
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
         members, flush = self.members, self.flush
-        log = ClusterLog(members, store, commits, self.applied, flush, taker, controlled)
+        log = ClusterLog(members, store, commits, self.applied, flush, target, controlled)
         commits.begin(log, store.head, log.direct.share, log.reach)
         return log
 

@@ -78,17 +78,17 @@ class Sweeper:
         """Sweep until cancelled; a loop that stood still for more than a second is logged."""
         slowly_swept_at = monotonic()
         was_late = False
-        rested_at = monotonic()
+        idle_since = monotonic()
         turn_s = 0.0  # the longest turn of the loop in the latest sweeps
         while True:
             due = monotonic() + self._every_s
             await asyncio.sleep(self._every_s)
             now = monotonic()
-            since_s = now - rested_at
+            since_s = now - idle_since
             self.lags.note(int(max(now - due, turn_s) * 1_000_000))
             if since_s > _STALL_S + self._every_s:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
-            self._swept_at = rested_at = now
+            self._swept_at = idle_since = now
             self._broker.clock_offset_s = time.time() - now
             # Input that waited while the loop stood still is read before any peer counts as late; uvloop runs timers
             # before it reads sockets. After a standstill peers have one sweep more, as they may have stood still too.
@@ -106,7 +106,7 @@ class Sweeper:
             turn_s = await self._sweep(sweeps, now)
             if turn_s > _STALL_S:
                 telemetry.log.warning("stalled", seconds=round(turn_s, 3))
-            rested_at = monotonic()  # what all sweeps take together does not count
+            idle_since = monotonic()  # what all sweeps take together does not count
 
     async def _sweep(self, sweeps: Sequence[Sweep], now: float) -> float:
         """Do all sweeps; returns the seconds that the longest turn of the loop took: a sweep's part, or others'."""

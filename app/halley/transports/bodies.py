@@ -29,7 +29,7 @@ _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IG
 IN_UTF_8: Final = frozenset((b"application/json", b"application/json;charset=UTF-8"))
 """What nearly all clients send; any other content type is looked at."""
 
-_ODD_FIELDS = 8
+_OTHER_FIELDS = 8
 """Form fields besides `message` that are tolerated."""
 
 
@@ -70,17 +70,17 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
 def value_of_body(body: bytes, limits: Limits) -> tuple[Any, bool]:
     """The one JSON value that a body is, and whether it may contain an `OutOfRange` number. Raises `Rejection`."""
     try:
-        value, is_odd, nodes = value_of(body, limits)
+        value, has_big, nodes = value_of(body, limits)
     except Malformed as wrong:
         raise Rejection(400, wrong.text, limit=wrong.limit) from None
     if nodes > limits.nodes:
         raise Rejection(413, "too many values", limit="nodes")
-    return value, is_odd
+    return value, has_big
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
     """The fields of a query or form as pairs, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
-    most = limits.messages + _ODD_FIELDS
+    most = limits.messages + _OTHER_FIELDS
     if text.count(b"&") >= most:
         raise Rejection(413, "too many fields", limit="messages")
     try:

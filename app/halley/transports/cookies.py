@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from halley.settings import Cookie
 
-_COOKIES_LOOKED_AT = 8
+_MOST_COOKIES = 8
 """Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""
 
 
@@ -16,7 +16,7 @@ def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
             found, _, value = pair.partition(b"=")
             if found.strip() == name:
                 values.append(value.strip(b' \t"').decode("latin-1"))
-    return tuple(values[:_COOKIES_LOOKED_AT])
+    return tuple(values[:_MOST_COOKIES])
 
 
 def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:

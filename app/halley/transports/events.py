@@ -329,14 +329,14 @@ class EventsEndpoint(ProtocolEndpoint):
         if len(channel) < 2:
             raise Rejection(400, f"expected {PATH}/CHANNEL")
         _check_open_to_clients(channel)
-        data, has_odd_numbers = value_of_body(body, self._settings.limits)
+        data, has_big_numbers = value_of_body(body, self._settings.limits)
         fields: dict[str, Any] = {"channel": channel, "data": data}
         if len(keys) > 1:  # a gateway that adds one of its own would have a repeat published again
             raise Rejection(400, TWO_KEYS)
         if keys:
             fields["ext"] = {"idempotency_key": keys[0].decode("latin-1")}
         request = Request([fields], Transport.LONG_POLLING, exchange, (), head, address)
-        request.has_big_numbers = has_odd_numbers
+        request.has_big_numbers = has_big_numbers
         request.token, request.visitor = token, caller.proof
         request.traceparent = traceparent
         exchange.endpoint = _Published(self, caller, head)

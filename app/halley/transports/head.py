@@ -29,7 +29,7 @@ CONTENT_LENGTH: Header = (b"content-length", b"")
 """Stands in a response's headers where its length is to be put, if that is not behind all others."""
 
 _WEIGHT = re.compile(r";\s*q=([0-9.]{1,5})")
-_PARAMETERS_LOOKED_AT = 100
+_MOST_PARAMETERS = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
@@ -128,7 +128,7 @@ class Head:
         """The parameters of the URL by name; the first of each."""
         found: dict[str, str] = {}
         text = self.query_string.decode("latin-1")
-        for name, value in parse_qsl(text, keep_blank_values=True)[:_PARAMETERS_LOOKED_AT]:
+        for name, value in parse_qsl(text, keep_blank_values=True)[:_MOST_PARAMETERS]:
             found.setdefault(name, value)
         return found
 

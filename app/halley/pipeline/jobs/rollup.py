@@ -88,7 +88,7 @@ class Rollup(LogJob, TurnJob):
         self._consumer = consumer("rollup", self.lake)
         self._source_options = self.source_options(lift=self.lift)
         options = Options(self._source_options)
-        self._numbers = [name for name, kind in options.lifting.columns.items() if kind in ("double", "long")]
+        self._numbers = [name for name, kind in options.extraction.columns.items() if kind in ("double", "long")]
         self._types = {name: options.types[name] for name in (*EVENT_COLUMNS, *self._numbers)}
         self._reader = Table(options, self._types)
         self._log = self._reader.log

@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, NumericType
 
 Texts = Iterator[Sequence[str | None]]
 
-LOOKED_AT = 500
+SAMPLED_ROWS = 500
 """The number of first rows by which the widths of a table's columns are chosen."""
 
 _LEAST_CHARS = 4
@@ -62,7 +62,7 @@ def as_table(rows: DataFrame, width: int | None) -> Iterator[str]:
     """
     are_numbers = [isinstance(field.dataType, NumericType) for field in rows.schema.fields]
     body = ([_tame(text) for text in row] for row in texts(rows))
-    known = list(itertools.islice(body, LOOKED_AT))
+    known = list(itertools.islice(body, SAMPLED_ROWS))
     heading = [_tame(name) for name in rows.columns]
     widths = _widths([heading, *known], width)
     yield _line(heading, widths, are_numbers)

@@ -206,10 +206,10 @@ def computed(column: str, stored: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
     return [names[key] for key in keys]
 
 
-def types_of(lifting: ColumnExtraction, *, with_faults: bool) -> dict[str, str]:
+def types_of(extraction: ColumnExtraction, *, with_faults: bool) -> dict[str, str]:
     """Return the source's columns, except the computed ones, and their types, by Spark's and the settings' names."""
     own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
-    return own | lifting.columns
+    return own | extraction.columns
 
 
 def arrow_schema(types: Mapping[str, str]) -> pa.Schema:

@@ -52,7 +52,7 @@ class Options:
             raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
         self.has_faults = _truth(given, "faults")
         self.accepts_gaps = _truth(given, "accept_gap")
-        self.lifting = ColumnExtraction(given.get("lift", ""))
+        self.extraction = ColumnExtraction(given.get("lift", ""))
         self.wanted = RowFilter(_pattern(given), _protocol(given), *_times_us(given))
 
     @property
@@ -61,7 +61,7 @@ class Options:
 
         As in the lake's SQL, a lifted column replaces a computed one of its name.
         """
-        stored = types_of(self.lifting, with_faults=self.has_faults)
+        stored = types_of(self.extraction, with_faults=self.has_faults)
         return stored | {name: kind for name, kind in COMPUTED.items() if name not in stored}
 
 

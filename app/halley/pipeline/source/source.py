@@ -115,8 +115,10 @@ class Table:
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
         self._wanted = options.wanted
-        types = types_of(options.lifting, with_faults=options.has_faults) if types is None else types
-        self._lifting = options.lifting if types.keys() & options.lifting.columns.keys() else ColumnExtraction("")
+        types = types_of(options.extraction, with_faults=options.has_faults) if types is None else types
+        self._extraction = (
+            options.extraction if types.keys() & options.extraction.columns.keys() else ColumnExtraction("")
+        )
         self.schema = arrow_schema(types)
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
@@ -129,9 +131,9 @@ class Table:
             values = self._events(found) if isinstance(found, list) else self._fault(found)
             if values:
                 columns = dict(zip(names, values, strict=True))
-                if self._lifting:
-                    lifted = self._lifting.values(columns["topic"], columns["payload"])
-                    columns |= zip(self._lifting.columns, lifted, strict=True)
+                if self._extraction:
+                    lifted = self._extraction.values(columns["topic"], columns["payload"])
+                    columns |= zip(self._extraction.columns, lifted, strict=True)
                 arrays = [
                     pa.array(columns[each.name] if each.name in columns else computed(each.name, columns), each.type)
                     for each in self.schema
@@ -155,7 +157,7 @@ class Table:
     @property
     def mismatches(self) -> Counter[tuple[str, str]]:
         """How many values lifted columns could not take, of what was read, by column and kind."""
-        return self._lifting.mismatches
+        return self._extraction.mismatches
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
         """Return the stored columns of rows, and with the option `faults` those of a fault; none without rows."""

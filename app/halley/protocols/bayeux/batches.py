@@ -42,8 +42,8 @@ def value_of(text: bytes, limits: Limits) -> tuple[Any, bool, int]:
     Raises `Malformed`.
     """
     try:
-        value, is_odd = loads(text)
-        return value, is_odd, count_nodes(text, value, limits.nesting, limits.nodes)
+        value, has_big = loads(text)
+        return value, has_big, count_nodes(text, value, limits.nesting, limits.nodes)
     except NotJson:
         raise Malformed("body is not JSON") from None
     except NestedTooDeeply:
@@ -56,9 +56,9 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     nodes = 0
     has_big_numbers = False
     for text in texts:
-        value, is_odd, count = value_of(text, limits)
+        value, has_big, count = value_of(text, limits)
         nodes += count
-        has_big_numbers = has_big_numbers or is_odd
+        has_big_numbers = has_big_numbers or has_big
         found = value if isinstance(value, list) else [value]
         for message in found:
             if not isinstance(message, dict):

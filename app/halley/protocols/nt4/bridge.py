@@ -150,8 +150,8 @@ class Bridge(Observer):
     def record(self, now: float) -> None:
         """Record the waiting values of topics that were not recorded for `nt4.record_every_s`."""
         if self.due <= now:
-            rested = takewhile(lambda topic: topic.recorded_at + self._every_s <= now, self._recent)
-            for topic in list(islice(rested, _RECORDED_AT_ONCE)):
+            due = takewhile(lambda topic: topic.recorded_at + self._every_s <= now, self._recent)
+            for topic in list(islice(due, _RECORDED_AT_ONCE)):
                 del self._recent[topic]
                 self._record_waiting(topic, now)
 

@@ -30,7 +30,7 @@ from halley.settings import Nt4
 _COST_OF_A_TURN = 400
 """The cost of all tasks in one turn. A step for one topic and one client costs 1, some 10 to 20 microseconds."""
 
-_LOOKS_OF_A_COST = 300
+_CHECKS_OF_A_COST = 300
 """How many clients can be searched for those that know a topic, at the cost of one step."""
 
 
@@ -226,7 +226,7 @@ class Tables:
         self.topics.remove(topic)
         self._visited.forget(topic)
         self.notify(lambda observer: observer.deleted(topic, now))
-        return len(known_to) + len(self.clients) // _LOOKS_OF_A_COST
+        return len(known_to) + len(self.clients) // _CHECKS_OF_A_COST
 
     def delete_if_unused(self, topic: Topic, now: float) -> int:
         """Delete a topic if it has no reason to exist any more (NA34); return what that costs."""

@@ -315,10 +315,10 @@ class RetainedEvents:
         while len(table) > self._max_topics:
             if self._max_topics:
                 self._hits["retained_topics"] += 1
-            self._drop(is_crowded=len(table.anonymous) > part_of(self._max_topics))
+            self._drop(has_excess=len(table.anonymous) > part_of(self._max_topics))
         while self._nbytes > self._max_bytes and len(table) > 1:
             self._hits["retained_bytes"] += 1
-            self._drop(is_crowded=self._anonymous_nbytes > part_of(self._max_bytes))
+            self._drop(has_excess=self._anonymous_nbytes > part_of(self._max_bytes))
 
     def of(self, pattern: Pattern, session: Session, limit: int) -> list[Event]:
         """Return the retained events for a new subscriber: the latest that it may receive of each matching topic.
@@ -366,10 +366,10 @@ class RetainedEvents:
         self._count(retained.events, -1, is_anonymous=is_anonymous)
         return retained.events
 
-    def _drop(self, *, is_crowded: bool) -> None:
+    def _drop(self, *, has_excess: bool) -> None:
         """Drop the topic whose turn it is: one of the anonymous where they have more than their part."""
         of_them = len(self._retained.anonymous)
-        topic, retained = self._retained.lose(of_the_anonymous=is_crowded)
+        topic, retained = self._retained.lose(of_the_anonymous=has_excess)
         self._count(retained.events, -1, is_anonymous=len(self._retained.anonymous) < of_them)
         self._unlist(topic)
 
