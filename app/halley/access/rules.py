@@ -162,7 +162,6 @@ def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 
 def _own(verb: Verb) -> frozenset[str]:
-    """The first segments that a rule for all topics leaves out."""
     return SERVERS_OWN if verb == "publish" else _RESERVED_SEGMENTS
 
 

@@ -467,7 +467,6 @@ class Broker:  # with 30 attributes each would be found less fast: CPython share
             self._overflow(session, event, now)
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
-        """Those of the topics that have subscribers."""
         return {topic for topic in topics if len(self.index.match(topic).subscribers) > 0}
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:

@@ -236,7 +236,6 @@ def _merge(subscriptions: Sequence[Subscription[Subscriber]]) -> Matched[Subscri
 
 
 def _more_bytes(topic: str, found: Matched[Subscriber]) -> int:
-    """The bytes that a topic takes in the cache beyond those of a usual one."""
     own = len(found.subscriptions) > 1 and _UNION_BYTES + 8 * (len(found.subscribers) + len(found.subscriptions))
     return own + max(0, len(topic) - _USUAL_CHARS)
 

@@ -166,7 +166,6 @@ class WampClient(WebSocketClient[Message]):
                 self._queue(message)
 
     def _messages_in(self, frame: str | bytes) -> list[Message]:
-        """Return the messages of one frame."""
         return [json.loads(frame) if isinstance(frame, str) else msgpack.unpackb(frame)]
 
 

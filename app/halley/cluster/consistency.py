@@ -46,7 +46,6 @@ def digests(settings: Settings) -> dict[str, str]:
 
 
 def _changed(table: Any) -> dict[str, Any]:
-    """The settings of a table that do not have their defaults."""
     values = {each.name: (getattr(table, each.name), each.default) for each in fields(table)}
     return {name: value for name, (value, default) in values.items() if value != default}
 

@@ -249,7 +249,6 @@ class KeeperClient:
         return best
 
     def _missing(self, page: Page, query: Query) -> int:
-        """How many offsets a page misses, besides those that retention has deleted at all keepers."""
         start = min((self.start_of(pattern) for pattern, _ in query.wanted), default=self.start)
         return sum(last - first + 1 for first, last in page.gaps if last >= start)
 

@@ -236,5 +236,4 @@ class _OwnEvents:
 
 
 def _content(row: Stored) -> tuple[Any, ...]:
-    """What a row has from its publisher."""
     return (row.topic, *row[4:-1])

@@ -80,7 +80,6 @@ async def check_bucket(nats: Connection, settings: Settings) -> None:
 
 
 def _subjects(space: str) -> tuple[str, str]:
-    """Those of the home and of the topics."""
     return f"{space}.v.home", f"{space}.v.topics"
 
 

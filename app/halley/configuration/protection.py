@@ -64,7 +64,6 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
 
 
 def _hosts(settings: Settings) -> dict[str, str]:
-    """The hosts of the client listeners, by setting."""
     return {"host": settings.host} | ({"nt4.host": settings.nt4.host} if settings.nt4.enabled else {})
 
 

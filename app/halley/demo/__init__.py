@@ -150,5 +150,4 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _messages(child: ChildProcess) -> list[str]:
-    """Return the last messages for people of a child, without its log."""
     return [line.removeprefix(_OURS) for line in child.lines if line.startswith(_OURS)]

@@ -222,6 +222,5 @@ class Consumers:
         return _Known(signature, now, offset)
 
     def _note_ignored(self, ignored: dict[str, str]) -> None:
-        """Add to the news what is ignored for a reason that was not reported before."""
         self.news += [Ignored(file, why) for file, why in ignored.items() if self._ignored.get(file) != why]
         self._ignored = ignored

@@ -252,7 +252,6 @@ class Connection(Serving):
             self._refuse_received(cannot_parse(data, is_in_head=self._stage != IN_BODY))
 
     def _fail_reading(self, error: BaseException) -> None:
-        """Log a fault of ours, for which the peer gets 500."""
         telemetry.fault("request", error)
         self._refuse_received(Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"), is_logged=True)
 

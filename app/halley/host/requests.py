@@ -241,7 +241,6 @@ class Serving(ConnectionWriter):
             self.transport.write(_CONTINUE)
 
     def _is_busy(self) -> bool:
-        """Whether a whole request was received and its response is not in the kernel yet."""
         return self._is_answering or self.is_paused
 
     def _refuse_received(self, rejection: Rejection, *, is_logged: bool = False) -> None:
@@ -283,7 +282,6 @@ class Serving(ConnectionWriter):
     # For the subclass
 
     def _hand_over(self, successor: WebSocket | Stream, accepted: bytes, rest: bytes) -> None:
-        """Make the connection a WebSocket or a stream."""
         raise NotImplementedError
 
     @property
@@ -292,7 +290,6 @@ class Serving(ConnectionWriter):
         raise NotImplementedError
 
     def _parse_unparsed(self) -> None:
-        """Parse what is unparsed, now or in later turns."""
         raise NotImplementedError
 
     def _choose_timeout(self) -> None:

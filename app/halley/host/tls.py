@@ -261,7 +261,6 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 self._below.pause_reading()
 
     def _is_stopped(self) -> bool:
-        """Whether nothing is passed on, for now or for ever."""
         return self._is_paused or self._is_close_sent or self._below.is_closing()
 
     def _handshake(self) -> None:

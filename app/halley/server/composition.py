@@ -186,7 +186,6 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
 
 
 def _patience_s(settings: Settings) -> float:
-    """How long any request may wait for its answer."""
     longest_s = max(settings.bayeux.hold_s, settings.wamp.poll_s, settings.history.read_s)
     return longest_s + settings.bayeux.policy_s + settings.history.commit_s
 

@@ -86,7 +86,6 @@ class KeeperStore:
             self._forget(sequence)
 
     def _forget(self, sequence: int) -> None:
-        """Save that the erasure with that sequence is done."""
         self._history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
 
     def describe(self, name: str) -> str:

@@ -144,7 +144,6 @@ class SystemEvents:
 
 
 def _shared(names: Sequence[Pattern | str]) -> list[Pattern | str]:
-    """The names in the space that all protocols share."""
     return [name for name in names if isinstance(name, str) or not name.topic.startswith(REALM_MARK)]
 
 
@@ -247,7 +246,6 @@ class Ticker(Part):
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
 
     def _clients(self) -> list[Session]:
-        """The sessions of clients, the oldest first."""
         return [session for session in self._broker.sessions.values() if session.role != SERVER]
 
     # Rates

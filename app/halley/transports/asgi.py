@@ -139,7 +139,6 @@ async def _send_whole(
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the peer has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -179,12 +179,10 @@ class Polling(Endpoint):
             self._settle_later(exchange, reply)
 
     def _take_back(self, exchange: Exchange, reply: Reply) -> None:
-        """Keep what a session would lose with a peer that has gone."""
         self._sessions.take_back(reply)
         exchange.leave()
 
     def _settle_later(self, exchange: Exchange, reply: Reply) -> None:
-        """Report it when it is known whether a reply was written."""
         self._sessions.delayed(reply, monotonic())
         exchange.when_written(partial(_report, self._sessions, reply))
 

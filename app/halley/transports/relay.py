@@ -163,5 +163,4 @@ def _for_socket(outcome: Outcome) -> Relayed:
 
 
 def _close_for(status: int, text: str) -> Close:
-    """The end of a WebSocket whose request a POST would have answered with this status and text."""
     return Close([], TRY_AGAIN_LATER if status == 503 else POLICY_VIOLATION, text)

@@ -236,5 +236,4 @@ class Publisher:
 
 
 def _may_pass(verdict: Refused) -> bool:
-    """Whether the same message may be accepted a little later."""
     return not verdict.is_final or verdict.error.startswith(_PASSING)

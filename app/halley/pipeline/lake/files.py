@@ -338,7 +338,6 @@ def statistics(file: Path, shape: TableSchema) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can be expressed in JSON."""
     return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 

@@ -210,7 +210,6 @@ def _by_authid(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
 
 
 def _in_rejected(rows: pa.RecordBatch, erasure: Erasure) -> pa.Array:
-    """Which rows have a known event that is to be erased."""
     known = [None if text is None else Stored(**orjson.loads(text)) for text in rows["row"].to_pylist()]
     return pa.array([event is not None and is_concerned(event, erasure) for event in known], pa.bool_())
 

@@ -219,6 +219,5 @@ def _vacuum_store(table: LakeTable, root: ObjectPath, hours: int) -> list[int]:
 
 
 def _sizes(root: Path) -> dict[Path, int]:
-    """Return the size of each file of a table, except those of its log."""
     log = root / "_delta_log"
     return {path: path.stat().st_size for path in root.rglob("*") if path.is_file() and log not in path.parents}

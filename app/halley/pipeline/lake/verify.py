@@ -196,7 +196,6 @@ def _checksums(
 
 
 def _changed(rows: pa.RecordBatch) -> list[int]:
-    """Return the offsets of the rows that do not have their checksum."""
     found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
 

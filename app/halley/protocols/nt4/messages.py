@@ -198,7 +198,6 @@ def _options(found: dict[str, Any]) -> Options:
 
 
 def _members(members: dict[str, Any]) -> bytes:
-    """Return the names and values of a map in MessagePack, without its header."""
     return b"".join(_PACKER.pack(part) for member in members.items() for part in member)
 
 

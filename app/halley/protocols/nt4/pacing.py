@@ -386,7 +386,6 @@ class Pacing:
         output.streams[topic] = stream
 
     def _regroup(self, stream: Stream) -> None:
-        """Note that other clients get a stream from now on."""
         stream.audience = None
         self._audiences.clear()
 

@@ -146,7 +146,6 @@ def roles(*, has_history: bool) -> dict[str, Any]:
 
 
 def _has_roles(details: dict[str, Any]) -> bool:
-    """Return whether a HELLO's details name at least one client role."""
     named = details.get("roles")
     return isinstance(named, dict) and not _CLIENT_ROLES.isdisjoint(named)
 
