@@ -174,7 +174,8 @@ class ConnectionWriter(Exchange):
         if self.cors:
             lines.append(header_lines(self.cors))
         nbytes = 0 if body is None else len(body)
-        lines += [length_line(nbytes) if header == CONTENT_LENGTH else header_lines((header,)) for header in more]
+        if more:
+            lines += [length_line(nbytes) if each == CONTENT_LENGTH else header_lines((each,)) for each in more]
         is_bodiless = body is None or status in BODILESS
         if not (is_bodiless or CONTENT_LENGTH in more):
             lines.append(length_line(nbytes))
