@@ -13,9 +13,9 @@ from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern, escaped, is_excluded_from_root
 from halley.broker.policy import ANONYMOUS, ANONYMOUS_ROLE, SERVER, Proof
 from halley.configuration.protection import pattern_of_rule
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 
-BOUNDS = Bounds(255, 16)
+BOUNDS = NameLimits(255, 16)
 SEGMENTS = ("a", "b", "halley", "stats", "service", "new")
 TOPICS = ["/".join(names) for depth in (1, 2, 3, 4) for names in product(SEGMENTS, repeat=depth)]
 """Every topic of up to four of these segments. Patterns have at most two segments and none is "new", so deeper topics
@@ -340,7 +340,7 @@ def test_each_has_what_is_named_after_it():
 )
 def test_a_name_is_one_segment_whatever_it_has(authid, segment):
     """Its own segment and nothing else: no wildcard, no other level, no other space."""
-    wide = Bounds(4_096, 16)
+    wide = NameLimits(4_096, 16)
     access = AccessRules([own("/user/{authid}/box")])
     proof = user(authid)
     assert access.may(None, "publish", to_pattern(f"/user/{segment}/box", wide), proof)

@@ -23,7 +23,7 @@ from halley.broker.pending import Entry
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.processes import kill
-from halley.protocols.bayeux.names import Bounds, to_topic
+from halley.protocols.bayeux.names import NameLimits, to_topic
 from halley.settings import Limits, Settings
 
 _WAITING_BYTES = 8_388_608
@@ -39,7 +39,7 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
     """
     shown_every = count // max(1, min(count, count if legible is None else legible))
     limits = Limits()
-    bounds = Bounds(limits.topic_chars, limits.topic_segments)
+    bounds = NameLimits(limits.topic_chars, limits.topic_segments)
     topics = [to_topic(channel_name(number), bounds) for number in range(channels)]
     options = replace(Settings().history, free_bytes=0)
     history = History(folder, options, Rules([]), lambda _: None)

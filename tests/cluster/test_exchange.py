@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from halley.cluster.exchange import Exchange, question
+from halley.cluster.exchange import NodeExchange, question
 from halley.cluster.members import Members, id_of
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -36,7 +36,7 @@ def exchange():
     members = Members(nats, 0.0)
     for name in ("b", "c"):
         members.receive(json.dumps({"node": name, "id": id_of(name)}).encode(), 0.0)
-    made = Exchange(members)
+    made = NodeExchange(members)
     made.answer("echo", lambda node, body: [node, body])
     return made, nats
 

@@ -12,7 +12,7 @@ from support.nats import nats_servers, node, taken, url_of
 from support.wire import DEADLINE_S
 
 from halley.client import Client
-from halley.cluster.exchange import Exchange, question
+from halley.cluster.exchange import NodeExchange, question
 from halley.cluster.frames import Row, SharedFields, UnrecordedFields, pack
 from halley.cluster.members import MOST_NODES, Members, id_of
 from halley.nats.jetstream import Connection
@@ -101,7 +101,7 @@ async def test_a_node_outlives_whatever_is_sent_to_it(tmp_path):
 def test_more_news_than_a_node_sends_at_once_are_dropped():
     """A stranger's message could ask for a hundred thousand answers."""
     nats = Connection(Cluster(node="a"))
-    exchange = Exchange(Members(nats, 0.0))
+    exchange = NodeExchange(Members(nats, 0.0))
     heard = []
     exchange.answer("x", lambda node, body: heard.append(body))
     for count in (100, 101):

@@ -31,7 +31,7 @@ from halley.cluster.arrivals import EventFactory
 from halley.cluster.bounds import TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.consistency import StateHistory, differences
-from halley.cluster.exchange import Exchange
+from halley.cluster.exchange import NodeExchange
 from halley.cluster.frames import BadFrame, events_of, pack, unpack
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
@@ -222,7 +222,7 @@ async def test_news_and_facts_of_other_nodes(seed):
     options = Cluster(node="a")
     nats = Asked(options)
     members = Members(nats, 0.0)
-    exchange = Exchange(members)
+    exchange = NodeExchange(members)
     broker = Broker(Limits(), History())
     values = ClusterValues(exchange, broker, Nothing(), lambda: None)
     values._is_stale, values._term, values._changes = False, 7, 0

@@ -10,13 +10,21 @@ from support.log import OpenLog
 from support.rollups import Heard
 
 from halley.pipeline.jobs.alerts import AlertProcessor, Alerts
-from halley.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
+from halley.pipeline.jobs.anomaly import (
+    LEARNT_WINDOWS,
+    WINDOW_US,
+    ChannelState,
+    Thresholds,
+    WindowPart,
+    on_events,
+    on_silence,
+)
 from halley.pipeline.lake import tables
 from halley.settings import Pipeline
 
 pytestmark = pytest.mark.slow
 
-BOUNDS = Bounds(5.0, 50, 60_000_000)
+BOUNDS = Thresholds(5.0, 50, 60_000_000)
 DEADLINE_S = 180
 
 
@@ -25,7 +33,7 @@ def lived(counts, start=0, state=None):
     told = []
     for window, count in enumerate(counts, start):
         if count:
-            part = Part(window * WINDOW_US, count, window * WINDOW_US + 5, window + 1)
+            part = WindowPart(window * WINDOW_US, count, window * WINDOW_US + 5, window + 1)
             state, alerts = on_events(state, part, BOUNDS)
             told += [(window, alert.kind) for alert in alerts]
     return state, told
@@ -46,7 +54,7 @@ def test_a_spike_is_told_while_its_window_is_under_way():
     state, _ = lived([20] * 20)
     told = []
     for count in (40, 70, 500):
-        state, alerts = on_events(state, Part(20 * WINDOW_US, count, 20 * WINDOW_US + count, 99), BOUNDS)
+        state, alerts = on_events(state, WindowPart(20 * WINDOW_US, count, 20 * WINDOW_US + count, 99), BOUNDS)
         told.append([(alert.kind, alert.rate) for alert in alerts])
     assert told == [[], [("spike", 11.0)], []]
 
@@ -96,7 +104,9 @@ def test_a_clock_that_is_set_back_does_not_make_a_channel_deaf():
     assert [kind for _, kind in lived([20, 20, 300], 600, state)[1]] == ["spike"]
 
 
-PARTS = st.builds(Part, st.integers(0, 60).map(lambda n: n * WINDOW_US), st.integers(1, 500), st.just(0), st.just(1))
+PARTS = st.builds(
+    WindowPart, st.integers(0, 60).map(lambda n: n * WINDOW_US), st.integers(1, 500), st.just(0), st.just(1)
+)
 
 
 @given(st.lists(PARTS | st.integers(0, 70).map(lambda n: n * WINDOW_US), max_size=200))
@@ -105,7 +115,7 @@ def test_kinds_alternate_whatever_comes(steps):
     state, under_way = None, set()
     for step in steps:
         alerts = []
-        if isinstance(step, Part):
+        if isinstance(step, WindowPart):
             state, alerts = on_events(state, step._replace(newest_us=step.window_us + 1), BOUNDS)
         elif state is not None:
             state, alerts = on_silence(state, step, BOUNDS)
@@ -116,7 +126,7 @@ def test_kinds_alternate_whatever_comes(steps):
             else:
                 assert alert.kind not in under_way
                 under_way.add(alert.kind)
-        assert state is None or isinstance(state, State)
+        assert state is None or isinstance(state, ChannelState)
 
 
 # With Spark

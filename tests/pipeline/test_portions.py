@@ -24,7 +24,7 @@ from halley.pipeline.queries.events import EventReader, Selection
 from halley.pipeline.queries.replay import Plan, Replay
 from halley.pipeline.source import http_log
 from halley.pipeline.source.log import BATCH_BYTES
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.source import SourceOptions, Table
 
 MB = 1_048_576
 ALL = Selection(Pattern(Match.DESCENDANTS, ""))
@@ -153,7 +153,7 @@ def test_a_range_that_is_large_is_not_one_table(tmp_path):
     """A job reads small ranges itself, by their bytes too."""
     with OpenLog(tmp_path) as log:
         log.write(*["x" * 1_000] * 50)
-    table = Table(Options({"path": str(tmp_path)}))
+    table = Table(SourceOptions({"path": str(tmp_path)}))
     assert table.table(1, 51, MB).num_rows == 50
     assert table.table(1, 51, 10_000) is None
 

@@ -18,7 +18,7 @@ from halley.access.tokens import hash_of
 from halley.client import Client, IdempotentPublish
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 from halley.pipeline.jobs.publishing import Publisher
-from halley.pipeline.sink.writer import Options, batch_writer, stream_writer
+from halley.pipeline.sink.writer import SinkOptions, batch_writer, stream_writer
 from halley.pipeline.source.source import HalleySource
 from halley.settings import Access, Token
 
@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused_when_it_is_planned(spark, select, options, me
 
 def test_options_of_sparks_own_are_not_the_sinks():
     """A stream has them among its options: where its checkpoint is, and what `queryName` has set."""
-    assert Options.of({"server": NOBODY, "checkpointLocation": "/c", "queryName": "means"}).server == NOBODY
+    assert SinkOptions.of({"server": NOBODY, "checkpointLocation": "/c", "queryName": "means"}).server == NOBODY
 
 
 @pytest.mark.nightly
@@ -435,10 +435,10 @@ def test_where_the_token_comes_from(tmp_path, monkeypatch):
     file.write_text("of-the-file\n")
     given = {"variable": {}, "file": {"token_file": str(file)}, "option": {"token": "of-the-option"}}
     for token, options in given.items():
-        assert Options.of({"server": NOBODY} | options).find_token() == f"of-the-{token}"
+        assert SinkOptions.of({"server": NOBODY} | options).find_token() == f"of-the-{token}"
     file.unlink()
     with pytest.raises(JobRejected, match=f"the token file {file} cannot be read"):
-        Options.of({"server": NOBODY, "token_file": str(file)}).find_token()
+        SinkOptions.of({"server": NOBODY, "token_file": str(file)}).find_token()
 
 
 # Kills

@@ -15,7 +15,7 @@ import pytest
 from support.process import environment, launched
 
 from halley.client import Client, IdempotentPublish
-from halley.pipeline.source.source import Options, Table
+from halley.pipeline.source.source import SourceOptions, Table
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ async def publish(url):
 
 def recorded(data):
     """Return what is in the log: what was published, and how often each event on /echo and /count was delivered."""
-    table = Table(Options({"path": str(data)}))
+    table = Table(SourceOptions({"path": str(data)}))
     head = table.log.head()
     published, echoed, counted = {}, Counter(), Counter()
     for row in table.table(head.first, head.next, 1 << 30).select(["topic", "time_us", "payload"]).to_pylist():

@@ -21,7 +21,7 @@ from halley.history.stored import COLUMNS, Stored, checksum
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 from halley.pipeline.source.columns import lifts_of
 from halley.pipeline.source.log import GapFound, Gone
-from halley.pipeline.source.options import Options
+from halley.pipeline.source.options import SourceOptions
 from halley.pipeline.source.source import HalleySource, Table
 from halley.protocols.bayeux.names import to_channel
 from halley.settings import Access, Lift, Settings, Token
@@ -292,7 +292,7 @@ def test_a_schema_is_refused_when_the_query_is_planned(spark, tmp_path):
 def test_conditions_that_cannot_be(options, reason):
     """Each is refused with its name and what it may be."""
     with pytest.raises(JobRejected) as refused:
-        Options(options)
+        SourceOptions(options)
     assert reason in str(refused.value)
 
 
@@ -328,8 +328,8 @@ def test_what_retention_has_deleted_is_said(tmp_path):
     with pytest.raises(
         Gone, match=rf"offsets 5 to {firsts[1] - 1} of the log are deleted, it now begins at {firsts[1]};"
     ):
-        list(Table(Options({"path": str(tmp_path)})).batches(5, 600))
-    table = Table(Options({"path": str(tmp_path), "accept_gap": "true", "faults": "true"}))
+        list(Table(SourceOptions({"path": str(tmp_path)})).batches(5, 600))
+    table = Table(SourceOptions({"path": str(tmp_path), "accept_gap": "true", "faults": "true"}))
     batches = list(table.batches(5, 600))
     assert sum(batch.num_rows for batch in batches) == 600 - firsts[1] + 1
     assert batches[0].column("fault_last").to_pylist() == [firsts[1] - 1]
@@ -366,7 +366,7 @@ async def test_a_server_is_read_from_any_machine(spark, tmp_path):
 
 def test_relative_paths_are_those_of_the_driver():
     """T13: a worker has another working folder."""
-    assert Table(Options({"path": "halley-data"})).log.path == Path.cwd() / "halley-data"
+    assert Table(SourceOptions({"path": "halley-data"})).log.path == Path.cwd() / "halley-data"
 
 
 # As a stream

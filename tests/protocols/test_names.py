@@ -9,11 +9,11 @@ from support.names import ODD_NAMES
 
 from halley.broker.errors import InvalidName
 from halley.broker.names import Match, Pattern
-from halley.protocols.bayeux.names import Bounds, to_channel
+from halley.protocols.bayeux.names import NameLimits, to_channel
 from halley.protocols.names import beginning_of, name_of, to_pattern, topic_of
 from halley.protocols.wamp.names import Grammar, space_of, to_topic
 
-BOUNDS = Bounds(255, 16)
+BOUNDS = NameLimits(255, 16)
 NAMED = [(protocol, name) for protocol, names in ODD_NAMES.items() for name in names]
 
 texts = st.text(st.sampled_from("a2!e0c.~ %é\U0001f30d/"), max_size=12)
@@ -123,7 +123,7 @@ def test_what_is_no_name_is_refused(name):
 def test_each_topic_has_a_channel_by_which_it_is_found(protocol, name):
     """What cannot be given by its name, such as a URI with a slash, can be given by its channel."""
     topic = topic_of(name, protocol)
-    assert to_pattern(to_channel(topic), Bounds(1_000, 16)) == Pattern(Match.EXACT, topic)
+    assert to_pattern(to_channel(topic), NameLimits(1_000, 16)) == Pattern(Match.EXACT, topic)
 
 
 @pytest.mark.parametrize("realm", ["caf\u00e9", "lab.2", "\u6771\u4eac", "\U0001f30d", "a b!c"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Deferred, Transport, Verdict
+from halley.protocols.bayeux.outcomes import AbortConnection, AwaitHook, Deferred, Transport, Verdict
 from halley.protocols.bayeux.session import Hold, Reply
 from support.messages import HANDSHAKE, JSON
 
@@ -120,7 +120,7 @@ class Exchange:
         self.house.turn()
         return self
 
-    def write(self, outcome: Outcome | Abort) -> None:
+    def write(self, outcome: Outcome | AbortConnection) -> None:
         """Note the engine's outcome of this request."""
         self.is_pending = isinstance(outcome, Deferred)
         if isinstance(outcome, Hold):
@@ -129,7 +129,7 @@ class Exchange:
             self.wait = outcome
         elif isinstance(outcome, Deferred):
             pass
-        elif isinstance(outcome, Abort):
+        elif isinstance(outcome, AbortConnection):
             self.is_aborted = True
         else:
             assert self.reply is None, "answered twice"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from halley.broker.errors import InvalidName, Refusal
 from halley.broker.events import Event
 from halley.broker.sessions import Outputs, Session
-from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from halley.protocols.bayeux.names import NameLimits, to_channel, to_pattern, to_topic
 from halley.protocols.contract import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -43,7 +43,7 @@ class Lines(WireProtocol):
         self.broker = common.broker
         self.rights = common.access
         limits = common.settings.limits
-        self.bounds = Bounds(limits.topic_chars, limits.topic_segments)
+        self.bounds = NameLimits(limits.topic_chars, limits.topic_segments)
         self.engines: set[LineEngine] = set()
         self.refused: Counter[str] = Counter()
 

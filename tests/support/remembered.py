@@ -22,7 +22,7 @@ from halley.host import relay
 from halley.host.repeated import ProxiedHeads, RememberedRequest
 from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import revocation_frame
-from halley.protocols.bayeux.names import Bounds, patterns, to_channel, topics
+from halley.protocols.bayeux.names import NameLimits, patterns, to_channel, topics
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.wamp.names import to_uri
 from halley.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
@@ -45,7 +45,7 @@ WIDEST = "\U0001f600"
 ESCAPED = "!f0!9f!98!80"
 """The same in a canonical topic."""
 
-BOUNDS = Bounds(Limits().topic_chars, Limits().topic_segments)
+BOUNDS = NameLimits(Limits().topic_chars, Limits().topic_segments)
 
 
 class Filling(NamedTuple):

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from halley.embed import Halley
 from halley.host.listener import bind, nt4_server, url_of
 from halley.host.process import HalleyServer
-from halley.host.timeouts import Reader, ServerContext, Turns
+from halley.host.timeouts import PausableReader, ServerContext, Turns
 from halley.host.tls import Certificate
 from halley.server.protocols import PROTOCOLS
 from halley.settings import LIMITS, Bayeux, Drain, History, Settings
@@ -66,7 +66,7 @@ def facing(name: str) -> Iterator[None]:
             shutil.rmtree(_folders.pop())
 
 
-def later(turns: Turns, worker: Reader) -> bool:
+def later(turns: Turns, worker: PausableReader) -> bool:
     """Stand for `Turns.run` while others have used up this turn of the loop."""
     turns._waiting.append(worker)
     turns._end()

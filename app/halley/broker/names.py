@@ -183,7 +183,7 @@ class Pattern(NamedTuple):
     topic: str
 
 
-class Part(NamedTuple):
+class SegmentCondition(NamedTuple):
     """A pattern's condition on one segment: its name, or, if it `is_open`, its beginning as WAMP shows it."""
 
     text: str
@@ -195,24 +195,24 @@ class Part(NamedTuple):
             return segment == self.text
         return not segment.startswith(REALM_MARK) and (not self.text or component(segment).startswith(self.text))
 
-    def includes(self, other: Part) -> bool:
+    def includes(self, other: SegmentCondition) -> bool:
         """Whether every segment that `other` accepts is accepted here."""
         if not other.is_open:
             return self.accepts(other.text)
         return self.is_open and other.text.startswith(self.text)
 
-    def meets(self, other: Part) -> bool:
+    def meets(self, other: SegmentCondition) -> bool:
         """Whether there is a segment that both accept."""
         return self.includes(other) or other.includes(self)
 
 
-_ANY = Part("", is_open=True)
+_ANY = SegmentCondition("", is_open=True)
 
 
 class Shape(NamedTuple):
     """A pattern as its parts; with `is_prefix`, further segments may follow."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentCondition, ...]
     is_prefix: bool
 
     @property
@@ -227,10 +227,12 @@ def shape_of(pattern: Pattern) -> Shape:
     match, topic = pattern
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:
-        return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), is_prefix=False)
-    named = tuple(_ANY if segment.startswith(PLACEHOLDER) else Part(segment, is_open=False) for segment in segments)
+        return Shape(tuple(SegmentCondition(segment, is_open=not segment) for segment in segments), is_prefix=False)
+    named = tuple(
+        _ANY if segment.startswith(PLACEHOLDER) else SegmentCondition(segment, is_open=False) for segment in segments
+    )
     if match is Match.PREFIX:
-        return Shape((*named[:-1], Part(segments[-1], is_open=True)), is_prefix=True)
+        return Shape((*named[:-1], SegmentCondition(segments[-1], is_open=True)), is_prefix=True)
     if match is Match.EXACT:
         return Shape(named, is_prefix=False)
     return Shape((*named, _ANY), is_prefix=match is Match.DESCENDANTS)

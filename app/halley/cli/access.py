@@ -24,7 +24,7 @@ from halley.cli.channels import pattern_of
 from halley.cli.terminal import STDIN
 from halley.configuration import ENTRIES, Configuration, entry_key
 from halley.configuration.protection import pattern_of_rule, rights_of
-from halley.protocols.bayeux.names import Bounds, to_subscription
+from halley.protocols.bayeux.names import NameLimits, to_subscription
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Access, Settings, Verb
 
@@ -142,7 +142,7 @@ def may(configuration: Configuration, client: Proof, verb: Verb, channel: str, r
     space = spaces_of(settings).get(realm)
     if space is None:
         raise click.UsageError(f"there is no realm {realm}")
-    pattern = pattern_of(channel, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
+    pattern = pattern_of(channel, NameLimits(settings.limits.topic_chars, settings.limits.topic_segments))
     if verb == "publish" and pattern.match is not Match.EXACT:
         raise click.UsageError(f"cannot publish to a pattern: {channel}")
     is_allowed, why = _decision(configuration, client, verb, within(pattern, space))
@@ -176,7 +176,7 @@ def _decision(configuration: Configuration, client: Proof, verb: Verb, pattern: 
 
 def _own_form(settings: Settings, rule: Access, client: Proof) -> str:
     """Describe what a rule's pattern is for one client; empty if it is the same for all."""
-    pattern = pattern_of_rule(rule.pattern, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
+    pattern = pattern_of_rule(rule.pattern, NameLimits(settings.limits.topic_chars, settings.limits.topic_segments))
     own = filled(pattern, client)
     if own == pattern:
         return ""

@@ -30,14 +30,14 @@ from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, USAGE_ERROR, Pro
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobRejected, PipelineError, cause_of
 from halley.pipeline.lake.place import LakePath
-from halley.protocols.bayeux.names import Bounds, to_topic
+from halley.protocols.bayeux.names import NameLimits, to_topic
 
 if TYPE_CHECKING:  # heavy
     from halley.client import Client
     from halley.pipeline.queries.replay import Plan
     from halley.pipeline.queries.sql import Answer, By
 
-_NO_BOUNDS = Bounds(1 << 20, 1 << 20)
+_NO_BOUNDS = NameLimits(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
 
 

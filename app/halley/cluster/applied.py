@@ -83,7 +83,7 @@ class KeyEntry(NamedTuple):
     """The clock by which keys age, as it was then."""
 
 
-class Admitted(NamedTuple):
+class NumberedRow(NamedTuple):
     """An event of a frame that counts: its offset and time, or the event that used its key before it."""
 
     row: Row
@@ -145,7 +145,7 @@ class StreamState:
         """The event for which that publisher's key was used; None if it is not remembered."""
         return self._keys.of(is_anonymous=authid is None).get((authid, key))
 
-    def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Admitted] | None:
+    def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[NumberedRow] | None:
         """Take the stream's next message: the events of a frame that counts, else None; see `admit`."""
         counts = self.admit(sequence, stream_us, frame)
         return self.number(frame) if counts and frame is not None else None
@@ -199,7 +199,7 @@ class StreamState:
             self._changed[f"{_KEEPER}{gone}"] = None
         self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
 
-    def number(self, frame: Frame) -> list[Admitted]:
+    def number(self, frame: Frame) -> list[NumberedRow]:
         """The events of a frame that counts."""
         return [self._number(row) for row in frame.rows]
 
@@ -220,13 +220,13 @@ class StreamState:
         """The nodes with a folder, also those that are away, until they are dismissed."""
         return self._keepers.keys()
 
-    def _number(self, row: Row) -> Admitted:
+    def _number(self, row: Row) -> NumberedRow:
         if row.key is not None and self._most_keys:
             name = (row.kind.authid, row.key)
             table = self._keys.of(is_anonymous=name[0] is None)
             first = table.get(name)
             if first is not None and not self._is_old(first):
-                return Admitted(row, first.offset, first.time_us, first)
+                return NumberedRow(row, first.offset, first.time_us, first)
             if first is not None:
                 self._drop(first)
             used = table[name] = KeyEntry(self.offset + 1, self.time_us, row.topic, self.clock_us)
@@ -237,7 +237,7 @@ class StreamState:
             if len(self._keys) > self._most_keys:
                 self._drop(self._forgotten())
         self.offset += 1
-        return Admitted(row, self.offset, self.time_us)
+        return NumberedRow(row, self.offset, self.time_us)
 
     def _drop(self, first: KeyEntry) -> None:
         """Save nothing more of a key, which is forgotten."""

@@ -5,7 +5,7 @@
                           a node, it is for that one alone
     SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
 
-What takes or answers a kind is registered by `Exchange.answer`.
+What takes or answers a kind is registered by `NodeExchange.answer`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNFIT = (*WRONG, InvalidName)
 """What Python, and the broker, raise where a value is not what it should be."""
 
 
-class Exchange:
+class NodeExchange:
     """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop.
 
     `foreign` counts what has come that no node sends.

@@ -52,7 +52,7 @@ class InFlight:
     command: Command | None = None
 
 
-class ForeignFrame(Exception):
+class NotOwn(Exception):
     """A frame has the run of this node, and was sent by another."""
 
 
@@ -191,10 +191,10 @@ class Sender:
     def returned(self, frame: Frame) -> InFlight:
         """Take the first frame under way, which has come back from the stream and counts.
 
-        Raises `ForeignFrame` if it is another one: then the number is taken, so that the own one never counts.
+        Raises `NotOwn` if it is another one: then the number is taken, so that the own one never counts.
         """
         if not self._under_way or not self._under_way[0].data.endswith(frame.checksum.encode()):
-            raise ForeignFrame
+            raise NotOwn
         first = self._under_way.popleft()
         self._progress_at = monotonic()
         self._waits_no_more(first.entries)

@@ -52,7 +52,7 @@ from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
 from halley.cluster.bounds import EventTooLarge, are_topics, is_within_bounds
-from halley.cluster.exchange import Exchange
+from halley.cluster.exchange import NodeExchange
 from halley.cluster.frames import FRAME_BYTES, BadFrame, UnrecordedFields, events_of, pack, row_of, unpack_unrecorded
 from halley.cluster.requests import NobodyAnswers, RequestRefused, answer, ask, refuse
 from halley.cluster.tasks import Tasks
@@ -84,7 +84,7 @@ class ClusterValues:
     It is a `broker.ports.Holder` too. Its methods are for the event loop.
     """
 
-    def __init__(self, exchange: Exchange, broker: Broker, local: ValueStore, flush: Callable[[], None]) -> None:
+    def __init__(self, exchange: NodeExchange, broker: Broker, local: ValueStore, flush: Callable[[], None]) -> None:
         """`flush` is called in each turn that has settled or delivered something."""
         self._nats = nats = exchange.nats
         self._members = members = exchange.members

@@ -6,7 +6,7 @@ from halley.access.placeholders import is_placeholder
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Pattern
 from halley.broker.policy import DefaultRules
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Settings, is_loopback
 
@@ -54,7 +54,7 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
         is_local = is_loopback(settings.host) and not settings.proxies  # through which other machines connect
         is_private = is_local and all(map(is_loopback, _hosts(settings).values()))
         return DefaultRules(is_private, wanted == "on" or (wanted == "auto" and is_local))
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     rules = [
         Rule(rule.role, rule.verb, within(pattern_of_rule(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
@@ -67,7 +67,7 @@ def _hosts(settings: Settings) -> dict[str, str]:
     return {"host": settings.host} | ({"nt4.host": settings.nt4.host} if settings.nt4.enabled else {})
 
 
-def pattern_of_rule(text: str, bounds: Bounds) -> Pattern:
+def pattern_of_rule(text: str, bounds: NameLimits) -> Pattern:
     """The pattern that a rule names; its placeholders are kept as they are written. Raises `InvalidName`."""
     root, *segments = text.split("/")
     if not any(map(is_placeholder, segments)):

@@ -22,7 +22,7 @@ from halley.configuration.values import BadSettings, Problem, as_toml, entry_key
 from halley.history.rules import parse_age
 from halley.history.stored import COLUMNS
 from halley.protocols import names
-from halley.protocols.bayeux.names import META, Bounds, to_pattern
+from halley.protocols.bayeux.names import META, NameLimits, to_pattern
 from halley.protocols.nt4.names import BASE as NT4_PATH
 from halley.protocols.nt4.session import ROLE as NETWORK_TABLES
 from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
@@ -311,7 +311,7 @@ def _limits(limits: Limits) -> Violations:
 
 
 def _access(settings: Settings) -> Violations:
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.access):
         if rule.role == SERVER:
             yield entry_key("access", number, "role"), f'"{SERVER}" is allowed everything; no rule can change that'
@@ -322,13 +322,13 @@ def _access(settings: Settings) -> Violations:
 
 
 def _lazy(settings: Settings) -> Violations:
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.lazy):
         yield from _pattern(entry_key("lazy", number, "pattern"), rule.pattern, bounds)
 
 
 def _record(settings: Settings) -> Violations:
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.record):
         yield from _pattern(entry_key("record", number, "pattern"), rule.pattern, bounds)
         yield from _realm(entry_key("record", number, "realm"), rule.realm, settings)
@@ -342,7 +342,7 @@ def _record(settings: Settings) -> Violations:
 
 
 def _lift(settings: Settings) -> Violations:
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     types: dict[str, str] = {}
     for number, lift in enumerate(settings.lift):
         yield from _pattern(entry_key("lift", number, "pattern"), lift.pattern, bounds, names.to_pattern)
@@ -401,7 +401,7 @@ def _cluster(settings: Settings) -> Violations:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 
 
-def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Violations:
+def _access_pattern(key: str, pattern: str, bounds: NameLimits) -> Violations:
     unknown = [each for each in pattern.split("/") if "{" in each and not is_placeholder(each)]
     if unknown:
         yield key, f"expected {PLACEHOLDERS}, found {as_toml(unknown[0])}"
@@ -410,7 +410,7 @@ def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Violations:
 
 
 def _pattern(
-    key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bounds], Pattern] = to_pattern
+    key: str, pattern: str, bounds: NameLimits, parse: Callable[[str, NameLimits], Pattern] = to_pattern
 ) -> Violations:
     try:
         parse(pattern, bounds)

@@ -19,7 +19,7 @@ from halley.embed.server_session import pattern_of
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import decode_data
 from halley.protocols.bayeux.names import to_channel, to_subscription
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Outcome, Request, Transport
+from halley.protocols.bayeux.outcomes import AbortConnection, AwaitHook, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
 from halley.protocols.contract import Part
 from halley.transports.waits import after_hooks, close_unawaited
@@ -167,7 +167,7 @@ class _Publish:
         self._answer = answer
         self._tasks = tasks  # the event loop keeps only weak references to tasks
 
-    def write(self, outcome: Outcome | Abort) -> None:
+    def write(self, outcome: Outcome | AbortConnection) -> None:
         """Set the future's result to the message's reply, or begin to wait for what it needs first."""
         if isinstance(outcome, AwaitHook):
             task = asyncio.get_running_loop().create_task(self._wait(outcome))

@@ -148,7 +148,7 @@ def _check_database(connection: sqlite3.Connection, first: int, identity: Identi
 
 
 @dataclass(slots=True)
-class Verdict:
+class VerifyResult:
     """The result of `verify`.
 
     segments, rows  how many were checked
@@ -174,14 +174,14 @@ class Verdict:
             self.add(*missing, file, what)
 
 
-def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verdict:
+def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> VerifyResult:
     """Check all of the log in the folder `path`: rows, offsets, seals, indexes and the mark. Blocks.
 
     `on_progress(done, total)` is called with bytes, after each segment.
 
     Raises `FolderUnusable` where the folder has no log, or one of a later version of Halley, and `OSError`.
     """
-    verdict = Verdict()
+    verdict = VerifyResult()
     marked = 0
     with suppress(FileNotFoundError, NotADirectoryError):
         marked = read_mark(path / "mark") or 0  # before the rows: later commits are above the mark
@@ -201,7 +201,7 @@ def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _
     return verdict
 
 
-def _identity(path: Path, verdict: Verdict) -> Identity | None:
+def _identity(path: Path, verdict: VerifyResult) -> Identity | None:
     try:
         identity = Identity.load(path / "log.json")
     except FileNotFoundError:
@@ -215,7 +215,9 @@ def _identity(path: Path, verdict: Verdict) -> Identity | None:
     return identity
 
 
-def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | None, identity: Identity | None) -> None:
+def _verify_segment(
+    verdict: VerifyResult, file: Path, first: int, following: int | None, identity: Identity | None
+) -> None:
     """Check one segment, and add its faults to the verdict."""
     seal = None
     try:
@@ -252,7 +254,7 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
     verdict.last = max(verdict.last, last)
 
 
-def _verify_state(verdict: Verdict, file: Path, *, is_sealed: bool) -> None:
+def _verify_state(verdict: VerifyResult, file: Path, *, is_sealed: bool) -> None:
     """Check what a segment has of the log's state, which no seal covers."""
     try:
         with closing(segment.read(file, is_sealed=is_sealed)) as connection:

@@ -133,7 +133,7 @@ class QueryFilter:
         )
 
 
-class Batch(NamedTuple):
+class ScanBatch(NamedTuple):
     """A part of what a scan yields.
 
     rows     the rows that may be wanted, in the order of reading
@@ -195,7 +195,7 @@ class SegmentScan:
         self._refused: list[int] = []  # audiences that the next windows leave out
         self._firsts: dict[int, int] = {}  # by the number of each topic seen
 
-    def run(self, low: int, high: int) -> Iterator[Batch]:
+    def run(self, low: int, high: int) -> Iterator[ScanBatch]:
         """Read the wanted events between two offsets. Raises `Corrupt`."""
         found = self.topic_audiences() if self._wanted.has_patterns else None
         if found == []:
@@ -232,13 +232,13 @@ class SegmentScan:
             return None
         return [TopicAudience(number, to, firsts[number]) for number, to, audience in found if wanted.admits(audience)]
 
-    def _along_index(self, pairs: list[TopicAudience], low: int, high: int) -> Iterator[Batch]:
+    def _along_index(self, pairs: list[TopicAudience], low: int, high: int) -> Iterator[ScanBatch]:
         most = max(_MOST_AT_ONCE // len(pairs), 4)
         scans = [self._offsets(pair, low, high, most) for pair in pairs]
         offsets = scans[0] if len(scans) == 1 else merged(*scans, reverse=self._is_reverse)
         yield from self._fetch(offsets)
 
-    def _fetch(self, offsets: Iterator[int]) -> Iterator[Batch]:
+    def _fetch(self, offsets: Iterator[int]) -> Iterator[ScanBatch]:
         """Read the rows at these offsets in chunks: first a few, then about as many as fit the page, fewer if large."""
         while chunk := list(islice(offsets, self._at_once)):
             rows = self._reader.rows(sorted(chunk))
@@ -246,7 +246,7 @@ class SegmentScan:
                 rows.reverse()
             self._budget.fetched += len(rows)
             self._budget.spend(2 * len(rows))  # a row of the table costs much more than an index entry
-            yield Batch(rows, chunk[-1], [])
+            yield ScanBatch(rows, chunk[-1], [])
             weight = sum(len(row.payload or "") for row in rows) // len(rows) + 1
             still = max(self._budget.limit + 1 - self._budget.fetched, _FEWEST)
             self._at_once = max(1, min(still, _MOST_AT_ONCE, _BYTES_AT_ONCE // weight))
@@ -265,7 +265,7 @@ class SegmentScan:
                 low = found[-1] + 1
             most = min(4 * most, 4 * _MOST_AT_ONCE)
 
-    def _over_all(self, low: int, high: int) -> Iterator[Batch]:
+    def _over_all(self, low: int, high: int) -> Iterator[ScanBatch]:
         for first, last in _windows(low, high, 2 * _MOST_AT_ONCE, _WINDOW, is_reverse=self._is_reverse):
             window = self._reader.window(first, last, self._refused[:MOST_PAIRS], self._wanted.protocol)
             self._budget.spend(last - first + 1)
@@ -273,7 +273,7 @@ class SegmentScan:
             if self._is_reverse:
                 offsets.reverse()
             yield from self._fetch(iter(offsets))
-            yield Batch([], first if self._is_reverse else last, [])
+            yield ScanBatch([], first if self._is_reverse else last, [])
 
     def _candidates(self, window: list[tuple[int, int, int]]) -> list[int]:
         """The offsets of a window whose audience and topic are wanted; each audience and topic is decided once."""

@@ -18,10 +18,10 @@ from halley.broker.names import Pattern
 from halley.broker.ports import Page, Query, UnknownPublication
 from halley.history.damage import Corrupt, joined, outside
 from halley.history.folder import Folder, Segment, begin_of
-from halley.history.query import Batch, Budget, Filter, QueryFilter, SegmentScan
+from halley.history.query import Budget, Filter, QueryFilter, ScanBatch, SegmentScan
 from halley.history.row_filter import RowFilter
 from halley.history.rules import NEVER, Rules
-from halley.history.segment_reader import Bounds, SegmentGone, SegmentPool
+from halley.history.segment_reader import OffsetRange, SegmentGone, SegmentPool
 from halley.history.stored import Stored, event_of
 
 _PART_ROWS, _PART_BYTES = 256, 1_048_576
@@ -78,7 +78,7 @@ class LogReader:
                 continue  # from the offset it has reached, in the segments of now
         return draft.page(is_end=True)
 
-    def _bounds_of(self, query: Query) -> Bounds:
+    def _bounds_of(self, query: Query) -> OffsetRange:
         """The offsets that the query asks for, deleted or not. Raises `UnknownPublication`."""
         low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
         high = query.last
@@ -91,7 +91,7 @@ class LogReader:
             if publication is not None:
                 place = self._offset_of(publication) + by
                 low, high = (max(low, place), high) if is_lower else (low, min(high, place))
-        return Bounds(low, high, query.is_reverse)
+        return OffsetRange(low, high, query.is_reverse)
 
     def _offset_of(self, publication: int) -> int:
         """The offset of a publication, regardless of rights.
@@ -144,13 +144,13 @@ class LogReader:
         if since_us is None:
             return True
         try:
-            with self._pool.part(Bounds(start, start, is_reverse=False)) as (reader, _):
+            with self._pool.part(OffsetRange(start, start, is_reverse=False)) as (reader, _):
                 time_us = None if reader is None else reader.time_at(start)
         except (SegmentGone, Corrupt):
             return True
         return time_us is None or since_us <= time_us
 
-    def _latest(self, bounds: Bounds, reached: int) -> int | None:
+    def _latest(self, bounds: OffsetRange, reached: int) -> int | None:
         """The publication id of the last row that was read, in the order of reading; None if no row is readable."""
         back = bounds._replace(low=reached) if bounds.is_reverse else bounds._replace(high=reached)
         back = back._replace(is_reverse=not bounds.is_reverse)
@@ -173,14 +173,14 @@ class LogReader:
         start = max(self._rules.start_of(pattern), begin)
         return asked, max(asked, start)
 
-    def _batches(self, bounds: Bounds, wanted: Filter, budget: Budget) -> Iterator[Batch]:
+    def _batches(self, bounds: OffsetRange, wanted: Filter, budget: Budget) -> Iterator[ScanBatch]:
         """The rows within the bounds, segment by segment. Raises `SegmentGone`, `Corrupt`."""
         while not bounds.is_empty:
             with self._pool.part(bounds) as (reader, part):
                 if reader is not None:
                     scan = SegmentScan(reader, wanted, budget, is_reverse=part.is_reverse)
                     yield from scan.run(part.low, part.high)
-            yield Batch([], part.end, [(part.low, part.high)] if reader is None else [])
+            yield ScanBatch([], part.end, [(part.low, part.high)] if reader is None else [])
             bounds = bounds.beyond(part.end)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
@@ -192,7 +192,7 @@ class LogReader:
         at = first
         while at <= last:
             try:
-                with self._pool.part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                with self._pool.part(OffsetRange(at, last, is_reverse=False)) as (reader, part):
                     if reader is not None:
                         for rows in reader.rows_between(at, part.high):
                             self._check_holes(reader.segment, [at - 1, *(row.offset for row in rows)])
@@ -217,7 +217,7 @@ class LogReader:
         budget = Budget(_PART_ROWS)
         rows: list[Stored] = []
         nbytes = 0
-        bounds = Bounds(first, last, is_reverse=False)
+        bounds = OffsetRange(first, last, is_reverse=False)
         while not bounds.is_empty:
             try:
                 for batch in self._batches(bounds, wanted, budget):
@@ -239,7 +239,7 @@ class LogReader:
         at = first
         while at <= last:
             try:
-                with self._pool.part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                with self._pool.part(OffsetRange(at, last, is_reverse=False)) as (reader, part):
                     found += [] if reader is None else reader.erased(at, part.high)
                 at = part.high + 1
             except (SegmentGone, Corrupt):
@@ -262,7 +262,7 @@ class _Draft:
     """A page while it is being filled."""
 
     def __init__(
-        self, query: Query, wanted: QueryFilter, folder: Folder, gaps: list[tuple[int, int]], bounds: Bounds
+        self, query: Query, wanted: QueryFilter, folder: Folder, gaps: list[tuple[int, int]], bounds: OffsetRange
     ) -> None:
         self._query = query
         self._wanted = wanted
@@ -275,7 +275,7 @@ class _Draft:
         self._nbytes = 0
         self._reached = query.last + 1 if query.is_reverse else query.first - 1
 
-    def add(self, batch: Batch) -> bool:
+    def add(self, batch: ScanBatch) -> bool:
         """Add the wanted rows; False if a row has no room any more, and then the page ends before that row."""
         self._gaps += batch.gaps
         for row in batch.rows:

@@ -17,7 +17,7 @@ from halley.history.consumers import Consumers
 from halley.history.damage import Corrupt
 from halley.history.folder import Folder, Segment, begin_of
 from halley.history.rules import GRACE_S, NEVER, Rules
-from halley.history.segment_reader import Bounds, SegmentGone, SegmentPool, SegmentReader
+from halley.history.segment_reader import OffsetRange, SegmentGone, SegmentPool, SegmentReader
 from halley.settings import History as Options
 
 _MOST_S = 1.0
@@ -114,7 +114,7 @@ class Retention:
             return reach
         if at < (first := segments[0].first):
             return _ScanPosition(max(reach.start, begin_of(first, self._folder.identity.holes)), first)
-        with self._pool.part(Bounds(at, head, is_reverse=False)) as (reader, part):
+        with self._pool.part(OffsetRange(at, head, is_reverse=False)) as (reader, part):
             if reader is None:
                 return reach._replace(at=part.high + 1)  # a damaged segment is as old as what follows it
             is_newest = self._folder.segments[-1].first == reader.segment.first

@@ -255,18 +255,18 @@ class SegmentReader:
             raise Corrupt(self.segment.path) from error
 
 
-class Bounds(NamedTuple):
+class OffsetRange(NamedTuple):
     """A range of offsets to read, both ends included, and from which end."""
 
     low: int
     high: int
     is_reverse: bool
 
-    def cut(self, low: int, high: int) -> Bounds:
+    def cut(self, low: int, high: int) -> OffsetRange:
         """The part of the range between `low` and `high`."""
-        return Bounds(max(self.low, low), min(self.high, high), self.is_reverse)
+        return OffsetRange(max(self.low, low), min(self.high, high), self.is_reverse)
 
-    def beyond(self, reached: int) -> Bounds:
+    def beyond(self, reached: int) -> OffsetRange:
         """The rest of the range after everything up to the offset `reached` was read."""
         return self._replace(high=reached - 1) if self.is_reverse else self._replace(low=reached + 1)
 
@@ -357,7 +357,7 @@ class SegmentPool:
                 reader.close()
 
     @contextmanager
-    def part(self, bounds: Bounds) -> Iterator[tuple[SegmentReader | None, Bounds]]:
+    def part(self, bounds: OffsetRange) -> Iterator[tuple[SegmentReader | None, OffsetRange]]:
         """A context manager with the next segment's reader, and the part of the bounds that lies there.
 
         The reader is None for a hole between two segments, and for a damaged one. Raises what `open` does.
@@ -369,7 +369,7 @@ class SegmentPool:
             with self.open(segment) as reader:
                 yield reader, part
 
-    def _next_segment(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
+    def _next_segment(self, bounds: OffsetRange) -> tuple[Segment | None, OffsetRange]:
         segments = self._folder.segments
         at = bounds.high if bounds.is_reverse else bounds.low
         index = bisect_right(segments, at, key=lambda segment: segment.first) - 1

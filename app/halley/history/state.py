@@ -68,7 +68,7 @@ class Change:
         return 100 * (1 + len(self.values))
 
 
-class State:
+class SavedState:
     """The state as it is on disk. `sequence` is that of `AT`, 0 without one.
 
     It is changed on the writer's thread; `copy` is for any.

@@ -40,7 +40,7 @@ from halley.history.key_digests import NONE, Digests
 from halley.history.recovery import Recovery
 from halley.history.seals import Sealer
 from halley.history.segment import SegmentWriter
-from halley.history.state import AT, Change, Name, State, encoded
+from halley.history.state import AT, Change, Name, SavedState, encoded
 from halley.history.stored import Stored, row_of
 from halley.settings import History as Options
 
@@ -112,7 +112,7 @@ class LogWriter:
         self.last_number = end.last_number
         self.groups = 0
         self.failures = 0
-        self.state = State(end.state)
+        self.state = SavedState(end.state)
         self._waiting: dict[Name, Any] = {}  # values of the state that go with no event: they are written with the next
         self._sequence = self.state.sequence  # of the state with these
         self._folder = folder

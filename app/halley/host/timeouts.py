@@ -81,7 +81,7 @@ class Requester(Writer, Protocol):
         """Whether no request has been served since that time (monotonic seconds)."""
 
 
-class Reader(Protocol):
+class PausableReader(Protocol):
     """A connection with received bytes."""
 
     def work(self, now: float) -> bool:
@@ -95,11 +95,11 @@ class Turns:
     """The turns of one server's connections."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Reader] = deque()
+        self._waiting: deque[PausableReader] = deque()
         self._spent_s = 0.0  # since others had their turn
         self._is_over = False  # nothing more is processed in this turn of the loop
 
-    def run(self, worker: Reader) -> bool:
+    def run(self, worker: PausableReader) -> bool:
         """Let a connection process received bytes, now or in later turns; False if it must pause reading until then."""
         if self._is_over:
             self._waiting.append(worker)
@@ -110,7 +110,7 @@ class Turns:
             self._end()
         return not is_left
 
-    def _run(self, worker: Reader) -> bool:
+    def _run(self, worker: PausableReader) -> bool:
         began, spent_s = monotonic(), self._spent_s
         is_left = worker.work(began)
         self._spent_s = spent_s + monotonic() - began  # includes what a worker above this one has spent

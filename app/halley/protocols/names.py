@@ -15,7 +15,7 @@ WAMP, NT4, BAYEUX = "wamp", "nt4", "bayeux"
 """The protocols with names of their own; what any other publishes to has the name of a channel, as in Bayeux."""
 
 _MOST = 1 << 20
-_NO_BOUNDS = bayeux.Bounds(_MOST, _MOST)
+_NO_BOUNDS = bayeux.NameLimits(_MOST, _MOST)
 
 
 def name_of(topic: str, protocol: str | None) -> str:
@@ -58,7 +58,7 @@ def beginning_of(name: str, protocol: str) -> str | None:
     return "/".join([*segments, escaped(last.partition("!")[0])])  # a `!` may begin an escape, by what follows it
 
 
-def to_pattern(name: str, bounds: bayeux.Bounds) -> Pattern:
+def to_pattern(name: str, bounds: bayeux.NameLimits) -> Pattern:
     """Return the pattern that a name stands for which is given without its protocol. Raises `InvalidName`.
 
     What begins with a slash is a channel or a pattern of channels. If Bayeux has no such channel, it is a name of

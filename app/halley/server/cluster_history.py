@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.cluster.consistency import FRAMES, LOG_ID, digests
-from halley.cluster.exchange import Exchange
+from halley.cluster.exchange import NodeExchange
 from halley.cluster.frames import VERSION
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
 from halley.cluster.status import ClusterStatus
@@ -103,7 +103,7 @@ class ClusterHistory:
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
-        self._exchange = exchange = Exchange(members)
+        self._exchange = exchange = NodeExchange(members)
         exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
         self._nt4: Nt4Home | None = None
         if others.nt4 is not None:

@@ -15,7 +15,7 @@ from time import monotonic
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.ports import Erasure, Work
-from halley.cluster.exchange import Exchange
+from halley.cluster.exchange import NodeExchange
 from halley.cluster.nt4_lease import Nt4Lease
 from halley.cluster.values import ClusterValues
 from halley.nats.client import AwayErrors
@@ -34,7 +34,7 @@ class Nt4Home:
         nt4: tuple[NetworkTables, PersistentTopics],
         settings: Settings,
         broker: Broker,
-        exchange: Exchange,
+        exchange: NodeExchange,
         flush: Callable[[], None],
     ) -> None:
         """Become the keeper of the broker's values; see `OtherNodes.serve_nt4`."""

@@ -15,7 +15,7 @@ from halley.settings import Settings
 from halley.transports.relay import Outcome, Relay, RelayedRequest, Relaying
 
 if TYPE_CHECKING:  # a server alone imports nothing of a cluster
-    from halley.cluster.exchange import Answer, Exchange
+    from halley.cluster.exchange import Answer, NodeExchange
     from halley.cluster.members import Members
     from halley.cluster.status import ClusterStatus
 
@@ -49,7 +49,7 @@ class OtherNodes:
         self._answers: dict[str, Answer] = {}
         self._reports: dict[str, Callable[[], Any]] = {}
         self._relay: Relay | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: NodeExchange | None = None
         self._status: ClusterStatus | None = None
 
     # What this node has for the others; but for the relay, it is registered before the node joins
@@ -70,7 +70,7 @@ class OtherNodes:
         """Pass on requests by `relay` from now on: only a host that listens for those of other nodes has one."""
         self._relay = relay
 
-    def join(self, exchange: Exchange, members: Members, status: ClusterStatus) -> None:
+    def join(self, exchange: NodeExchange, members: Members, status: ClusterStatus) -> None:
         """Reach the other nodes from now on."""
         self._exchange, self.members, self._status = exchange, members, status
         for kind, answer in self._answers.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from halley.broker.errors import InvalidName
 from halley.history.rules import Rules, parse_age
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Settings
 
@@ -15,7 +15,7 @@ class BadRecord(Exception):
 
 def rules_of(settings: Settings) -> Rules:
     """The [[record]] rules of the settings, as the history uses them. Raises `BadRecord`."""
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     records = []
     for number, record in enumerate(settings.record):

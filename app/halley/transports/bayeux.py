@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.fast import FastPath, usual
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Misdirected, Outcome, Request, Transport
+from halley.protocols.bayeux.outcomes import AbortConnection, AwaitHook, Misdirected, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.settings import Settings
@@ -186,7 +186,7 @@ class Polling(Endpoint):
         self._sessions.delayed(reply, monotonic())
         exchange.when_written(partial(_report, self._sessions, reply))
 
-    def _wait(self, exchange: Exchange, outcome: Outcome | Abort) -> None:
+    def _wait(self, exchange: Exchange, outcome: Outcome | AbortConnection) -> None:
         """Keep a hold, await a hook, or cut the connection because a newer connect has replaced the one on it."""
         if isinstance(outcome, Hold):
             if exchange.is_over:
@@ -196,7 +196,7 @@ class Polling(Endpoint):
                 exchange.waiting = outcome
         elif isinstance(outcome, AwaitHook):
             await_hooks(self._engine, exchange, outcome, _no_head)
-        elif isinstance(outcome, Abort):
+        elif isinstance(outcome, AbortConnection):
             exchange.cut(outcome.reason)
 
     def _more(self, reply: Reply, scheme: str) -> tuple[Header, ...]:

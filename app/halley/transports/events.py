@@ -26,7 +26,7 @@ from halley.broker.policy import Identities, Rights
 from halley.broker.ports import Query
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.names import META, SERVICE, to_pattern
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Outcome, Request, Transport
+from halley.protocols.bayeux.outcomes import AbortConnection, AwaitHook, Outcome, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.protocols.events.messages import LINES, SSE, WITH_POSITION_EVENTS, Form
 from halley.protocols.events.protocol import Events, StartPosition
@@ -342,7 +342,7 @@ class EventsEndpoint(ProtocolEndpoint):
         exchange.endpoint = _Published(self, caller, head)
         exchange.write(self._engine.receive(request, monotonic()))
 
-    def wait(self, exchange: Exchange, outcome: Outcome | Abort, head: HeadOf) -> None:
+    def wait(self, exchange: Exchange, outcome: Outcome | AbortConnection, head: HeadOf) -> None:
         """Await the hook of the program that a publish waits for; what else it waits for writes the outcome later."""
         if isinstance(outcome, AwaitHook):
             await_hooks(self._engine, exchange, outcome, head)

@@ -11,7 +11,7 @@ from halley.access.rules import AccessRules, Rule
 from halley.broker.errors import TokenExpired, TokenRefused
 from halley.broker.policy import Proof
 from halley.protocols.bayeux.hooks import Refused
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.bayeux.outcomes import Transport
 
 GOOD, OLD = "good-token", "old-token"
@@ -30,7 +30,7 @@ def authenticate(token, now_s):
 
 
 def rule(role, verb, pattern, *, allow=True):
-    return Rule(role, verb, to_pattern(pattern, Bounds(255, 16)), allow)
+    return Rule(role, verb, to_pattern(pattern, NameLimits(255, 16)), allow)
 
 
 RULES = (

@@ -10,7 +10,7 @@ from support.messages import publish
 from halley.access.rules import AccessRules, Rule
 from halley.broker.events import Event
 from halley.broker.policy import Proof
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.settings import Token
 
 ADA = Token("ada", "member", "sha256:" + "0" * 64)
@@ -21,7 +21,7 @@ DENIED = "403:denied_by_security_policy:subscribe_denied"
 def rules(*patterns):
     """Rules that let everyone publish everything, and subscribe to these patterns."""
     allowed = [("publish", "/**"), *(("subscribe", pattern) for pattern in patterns)]
-    return AccessRules([Rule("*", verb, to_pattern(pattern, Bounds(255, 16)), True) for verb, pattern in allowed])
+    return AccessRules([Rule("*", verb, to_pattern(pattern, NameLimits(255, 16)), True) for verb, pattern in allowed])
 
 
 def change(house, *patterns):
@@ -62,7 +62,7 @@ def test_a_deny_rule_takes_away_what_it_overlaps(house):
     """A subscription that is no longer granted as a whole ends as a whole."""
     peer = house.join()
     peer.subscribe(CHAT, "/chat/x")
-    bounds = Bounds(255, 16)
+    bounds = NameLimits(255, 16)
     denied = Rule("*", "subscribe", to_pattern("/chat/staff", bounds), False)
     house.rights.rules = AccessRules([denied, Rule("*", "*", to_pattern("/**", bounds), True)])
     assert house.broker.rights_changed(house.identities.is_current, house.now) == (0, 1)
@@ -175,7 +175,7 @@ def test_a_publish_that_has_waited_for_its_turn_only_is_checked_once():
 
 def give(house, peer, channel):
     """Subscribe a session as the program does."""
-    house.engine.subscribe(peer.session, channel, to_pattern(channel, Bounds(255, 16)), house.now)
+    house.engine.subscribe(peer.session, channel, to_pattern(channel, NameLimits(255, 16)), house.now)
 
 
 @pytest.mark.parametrize("had_it", [False, True])
@@ -198,7 +198,7 @@ def test_what_the_program_takes_back_is_gone(house):
     """And if the client subscribes to it then, it is the rules' again."""
     peer = house.join()
     give(house, peer, "/chat/x")
-    house.engine.unsubscribe(peer.session, "/chat/x", to_pattern("/chat/x", Bounds(255, 16)))
+    house.engine.unsubscribe(peer.session, "/chat/x", to_pattern("/chat/x", NameLimits(255, 16)))
     assert not peer.session.subscriptions
     peer.subscribe("/chat/x")
     assert change(house, NEWS) == (0, 1)

@@ -21,14 +21,14 @@ from halley.broker.events import Event
 from halley.broker.policy import DefaultRules
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks, Listener
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.bayeux.outcomes import Request, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux, Limits
 
 NOW = 1_000.0
-BOUNDS = Bounds(255, 16)
+BOUNDS = NameLimits(255, 16)
 
 
 class House:

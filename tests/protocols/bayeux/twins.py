@@ -19,7 +19,7 @@ from halley.broker.policy import DefaultRules
 from halley.broker.sessions import Session
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Request, Transport, Verdict
+from halley.protocols.bayeux.outcomes import AbortConnection, AwaitHook, Request, Transport, Verdict
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux, Limits
 
@@ -71,14 +71,14 @@ class _Later:
 class Connection(int):
     """The number of a connection, which keeps in `late` what is written to it."""
 
-    late: list[tuple[int, Reply | Abort]]
+    late: list[tuple[int, Reply | AbortConnection]]
 
-    def __new__(cls, number: int, late: list[tuple[int, Reply | Abort]]) -> Connection:
+    def __new__(cls, number: int, late: list[tuple[int, Reply | AbortConnection]]) -> Connection:
         made = super().__new__(cls, number)
         made.late = late
         return made
 
-    def write(self, outcome: Reply | Abort) -> None:
+    def write(self, outcome: Reply | AbortConnection) -> None:
         """Keep what is written."""
         self.late.append((int(self), outcome))
 
@@ -111,7 +111,9 @@ class Twins:
             slot_interval_s=options.browser_interval_s,
             queue=queue_events,
         )
-        self.late: list[tuple[int, Reply | Abort]] = []  # what was written to connections after their requests
+        self.late: list[
+            tuple[int, Reply | AbortConnection]
+        ] = []  # what was written to connections after their requests
         self._connections = (Connection(number, self.late) for number in count(1))
         self._numbers = count(1)
         self.got: dict[Peer, list[int]] = {}  # the events that each client has processed
@@ -286,8 +288,8 @@ class Twins:
         while self.late:
             connection, reply = self.late.pop(0)
             peer, end, events = self.model.answers[connection].pop(0)
-            assert isinstance(reply, Abort) is (end is ABORT)
-            if isinstance(reply, Abort):
+            assert isinstance(reply, AbortConnection) is (end is ABORT)
+            if isinstance(reply, AbortConnection):
                 continue
             first, *rest = json.loads(reply.body())
             assert first["channel"] == "/meta/connect"

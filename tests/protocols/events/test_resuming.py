@@ -20,7 +20,7 @@ from halley.broker.events import Event
 from halley.broker.names import matches
 from halley.broker.policy import ANONYMOUS, DefaultRules
 from halley.broker.ports import Durability
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.contract import Close
 from halley.protocols.events.messages import SSE, WITH_POSITION_EVENTS
 from halley.protocols.events.protocol import Events, StartPosition
@@ -96,7 +96,7 @@ class House:
     def open(self, names: tuple[str, ...], after: int | None = None, form: Any = SSE, log: str | None = None) -> Any:
         """Open a stream, and return it with its link, to which its first message was written."""
         link = Link()
-        patterns = tuple(to_pattern(name, Bounds(255, 32)) for name in names)
+        patterns = tuple(to_pattern(name, NameLimits(255, 32)) for name in names)
         stream, first = self.events.open_stream(
             StartPosition(patterns, after, log), link, form, ANONYMOUS, HEAD, self.now
         )
@@ -140,7 +140,7 @@ class Reader:
     def __init__(self, world: World) -> None:
         self.world = world
         self.names = world.random.choice(ASKED)
-        self.patterns = [to_pattern(name, Bounds(255, 32)) for name in self.names]
+        self.patterns = [to_pattern(name, NameLimits(255, 32)) for name in self.names]
         self.has: list[int] = []
         self.told: set[int] = set()
         head = world.house.broker.commits.tail.head

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from halley.protocols.nt4.messages import (
     MESSAGE_BYTES,
     Ignored,
-    Options,
     Publish,
     SetProperties,
     Subscribe,
+    SubscribeOptions,
     Unpublish,
     Unsubscribe,
     announce,
@@ -50,7 +50,7 @@ def test_what_clients_say():
         '{"method":"unpublish","params":{"pubuid":0}},{"method":"unsubscribe","params":{"subuid":1}}]'
     ) == [
         Publish("/x", 0, "double", {}),
-        Subscribe(("/x", ""), 1, Options(0.02, is_all=True)),
+        Subscribe(("/x", ""), 1, SubscribeOptions(0.02, is_all=True)),
         SetProperties("/x", {"persistent": True, "a": None}),
         Unpublish(0),
         Unsubscribe(1),
@@ -62,7 +62,7 @@ def test_what_may_be_absent_and_what_is_too_much():
     assert one("publish", {"name": "", "pubuid": -7, "type": "struct:Pose2d", "x": 1}) == Publish(
         "", -7, "struct:Pose2d", {}
     )
-    assert one("subscribe", {"topics": [], "subuid": -1}) == Subscribe((), -1, Options())
+    assert one("subscribe", {"topics": [], "subuid": -1}) == Subscribe((), -1, SubscribeOptions())
     assert all_of('[{"method":"unpublish","params":{"pubuid":3},"jsonrpc":"2.0"}]') == [Unpublish(3)]
     assert all_of("[]") == []
 
@@ -158,12 +158,12 @@ def test_ids_that_are_none(ident):
 @pytest.mark.parametrize(
     ("options", "meaning"),
     [
-        ({}, Options()),
-        ({"periodic": 0}, Options(0.0)),
-        ({"periodic": 2**60}, Options(float(2**60))),
-        ({"all": True, "topicsonly": True, "prefix": True}, Options(0.1, True, True, True)),
-        ({"prefix": False}, Options()),
-        ({"Prefix": 1, "x": {"y": None}}, Options(others=b"\xa6Prefix\x01\xa1x\x81\xa1y\xc0", others_count=2)),
+        ({}, SubscribeOptions()),
+        ({"periodic": 0}, SubscribeOptions(0.0)),
+        ({"periodic": 2**60}, SubscribeOptions(float(2**60))),
+        ({"all": True, "topicsonly": True, "prefix": True}, SubscribeOptions(0.1, True, True, True)),
+        ({"prefix": False}, SubscribeOptions()),
+        ({"Prefix": 1, "x": {"y": None}}, SubscribeOptions(others=b"\xa6Prefix\x01\xa1x\x81\xa1y\xc0", others_count=2)),
     ],
 )
 def test_options(options, meaning):
@@ -184,11 +184,11 @@ def test_options_of_another_kind(options):
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        (Options(), {}),
-        (Options(0.1, is_all=False), {}),
-        (Options(0.02, is_prefix=True), {"periodic": 0.02, "prefix": True}),
+        (SubscribeOptions(), {}),
+        (SubscribeOptions(0.1, is_all=False), {}),
+        (SubscribeOptions(0.02, is_prefix=True), {"periodic": 0.02, "prefix": True}),
         (
-            Options(is_all=True, is_topics_only=True, others=b"\xa1x\x01", others_count=1),
+            SubscribeOptions(is_all=True, is_topics_only=True, others=b"\xa1x\x01", others_count=1),
             {"all": True, "topicsonly": True, "x": 1},
         ),
     ],

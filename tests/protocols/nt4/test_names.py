@@ -17,7 +17,7 @@ TEXT |= st.lists(st.sampled_from(["!", "21", "20", "2e", "41", "c3!a9", "c2!a0",
     "".join
 )
 NAMES = TEXT | TEXT.map(lambda text: "/" + text)
-BOUNDS = bayeux.Bounds(CHARS, SEGMENTS)
+BOUNDS = bayeux.NameLimits(CHARS, SEGMENTS)
 GRAMMAR = wamp.Grammar(CHARS, SEGMENTS, is_strict=False)
 
 

@@ -6,14 +6,14 @@ import pytest
 from support.nt4_peers import World
 
 from halley.access.rules import AccessRules, Rule
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 
 DOUBLE = 1
 
 
 def rules(**patterns):
     """Rules that grant `nt4` these verbs, each on a list of patterns."""
-    bounds = Bounds(255, 16)
+    bounds = NameLimits(255, 16)
     pairs = [(verb, pattern) for verb, several in patterns.items() for pattern in several]
     return AccessRules([Rule("nt4", verb, to_pattern(pattern, bounds), True) for verb, pattern in pairs])
 

@@ -7,7 +7,7 @@ import pytest
 from support.nt4_peers import World
 from support.traced import traced_bytes
 
-from halley.protocols.nt4.messages import Options, Subscribe, read
+from halley.protocols.nt4.messages import Subscribe, SubscribeOptions, read
 from halley.protocols.nt4.pacing import Interest
 from halley.protocols.nt4.session import Subscriptions, merged, period_of
 from halley.settings import Limits
@@ -229,7 +229,7 @@ def test_na51_a_value_comes_once_however_many_want_it(world, robot, dashboard):
 
 
 def _wanting(periodic_s=0.1, *, is_all=False, is_topics_only=False):
-    return Subscribe(("/a",), 1, Options(periodic_s, is_all, is_topics_only))
+    return Subscribe(("/a",), 1, SubscribeOptions(periodic_s, is_all, is_topics_only))
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,9 @@ def test_the_memory_of_subscriptions_is_given_back():
     for number in range(3):
         listens.put(
             Subscribe(
-                ("/a", "/a", "\u00fc"), number, Options(is_prefix=number == 1, others=b"\xa1x\x01", others_count=1)
+                ("/a", "/a", "\u00fc"),
+                number,
+                SubscribeOptions(is_prefix=number == 1, others=b"\xa1x\x01", others_count=1),
             )
         )
     assert listens.nbytes > 0
@@ -525,7 +527,7 @@ def test_what_is_unsubscribed_leaves_nothing_behind():
     """Names are deleted with the subscription, since clients can ask for any names."""
     subscriptions = Subscriptions(60.0)
     for subuid, is_prefix in ((1, True), (2, True), (3, False)):
-        subscriptions.put(Subscribe(("/a", "/bc", "/a"), subuid, Options(is_prefix=is_prefix)))
+        subscriptions.put(Subscribe(("/a", "/bc", "/a"), subuid, SubscribeOptions(is_prefix=is_prefix)))
     for subuid in (1, 2, 3):
         subscriptions.remove(subuid)
     assert (subscriptions.names, subscriptions._prefixes, subscriptions._exact) == (0, {}, {})

@@ -15,7 +15,7 @@ from support.wamp_peers import World
 from halley.access.rules import AccessRules, Rule
 from halley.broker.events import Event
 from halley.broker.names import Match, Pattern
-from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_channel, to_pattern
 from halley.protocols.bayeux.names import to_topic as from_bayeux
 from halley.protocols.wamp.names import MATCHES
 from halley.protocols.wamp.session import Realm as RealmOfThem
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from halley.broker.sessions import Session
 
 LIMITS = Settings().limits
-BOUNDS = Bounds(LIMITS.topic_chars, LIMITS.topic_segments)
+BOUNDS = NameLimits(LIMITS.topic_chars, LIMITS.topic_segments)
 
 
 def bayeux_hearer(broker: Broker, session_id: str, subscription: str) -> Session:

@@ -40,7 +40,7 @@ _USER = "halley"
 _KEEPER = "keeper"
 
 
-class Node(NamedTuple):
+class LocalNode(NamedTuple):
     """A node: its name, and its ports on 127.0.0.1 for clients and for health and metrics."""
 
     name: str
@@ -62,7 +62,7 @@ class OneMachine:
         ports = _ports(base, 1 + len(names))
         self._nats_port, *serving = ports[: len(ports) // 2]
         self._monitor_port, *operations = ports[len(ports) // 2 :]
-        self.nodes = [Node(*each, each[0] != _KEEPER) for each in zip(names, serving, operations, strict=True)]
+        self.nodes = [LocalNode(*each, each[0] != _KEEPER) for each in zip(names, serving, operations, strict=True)]
         self.serving = self.nodes[1:] or self.nodes
         self._settings, self._file, self._nats_server = settings, file, nats_server
         self.urls = [f"nats://127.0.0.1:{self._nats_port}"] if nats_server else [*settings.cluster.urls]
@@ -148,7 +148,7 @@ jetstream {{
         address = "127.0.0.1", self._nats_port
         return Program(Role.NATS, "nats", command, os.environ, address, _END_S, ignored=re.compile(ignored))
 
-    def _program(self, node: Node) -> Program:
+    def _program(self, node: LocalNode) -> Program:
         options = {
             "--host": "127.0.0.1",
             "--port": str(node.port),
@@ -219,7 +219,7 @@ def _ports(base: int, count: int) -> list[int]:
     return [*found]
 
 
-def _url(node: Node) -> str:
+def _url(node: LocalNode) -> str:
     return f"http://127.0.0.1:{node.port}"
 
 

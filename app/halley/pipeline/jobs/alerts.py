@@ -30,7 +30,7 @@ from halley.broker.events import to_text
 from halley.broker.names import REALM_MARK
 from halley.client import IdempotentPublish
 from halley.pipeline.errors import cause_of
-from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
+from halley.pipeline.jobs.anomaly import WINDOW_US, ChannelState, Thresholds, WindowPart, on_events, on_silence
 from halley.pipeline.jobs.publishing import key_of
 from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
@@ -144,7 +144,7 @@ class Alerts(LogJob):
         for name, value in _CONFIGURATION.items():
             self.spark.conf.set(name, value)
         options = self.options
-        bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
+        bounds = Thresholds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
         watcher = AlertProcessor(bounds, time.time_ns() // 1_000_000)
         try:
             events = self.spark.readStream.format("halley").schema(_EVENTS).options(**self._source_options).load()
@@ -207,7 +207,7 @@ class AlertProcessor(StatefulProcessor):
     `since_ms`: when the query was started, in milliseconds since 1970.
     """
 
-    def __init__(self, bounds: Bounds, since_ms: int) -> None:
+    def __init__(self, bounds: Thresholds, since_ms: int) -> None:
         self._bounds = bounds
         self._since_ms = since_ms
         self._silence_ms = bounds.silence_us // 1_000
@@ -225,7 +225,7 @@ class AlertProcessor(StatefulProcessor):
         self._newest_us = max(self._newest_us or 0, *(row["newest_us"] for row in parts))
         state, has_timer = self._known()
         for row in parts:
-            part = Part(row["window_us"], row["events"], row["newest_us"], row["offset"])
+            part = WindowPart(row["window_us"], row["events"], row["newest_us"], row["offset"])
             state, alerts = on_events(state, part, self._bounds)
             yield from (Row(topic=key[0], protocol=row["protocol"], **alert._asdict()) for alert in alerts)
         if not has_timer:  # one per channel, which is registered again when it has expired
@@ -250,11 +250,11 @@ class AlertProcessor(StatefulProcessor):
     def close(self) -> None:
         """Do nothing; called by Spark when a task ends."""
 
-    def _known(self) -> tuple[State | None, bool]:
+    def _known(self) -> tuple[ChannelState | None, bool]:
         values = self._state.get()
-        return (None, False) if values is None else (State(*values[:-1]), values[-1])
+        return (None, False) if values is None else (ChannelState(*values[:-1]), values[-1])
 
-    def _next_check_ms(self, state: State, now_ms: int) -> int | None:
+    def _next_check_ms(self, state: ChannelState, now_ms: int) -> int | None:
         """Return when to check again (milliseconds since 1970), or None if the channel can be judged now."""
         silent_ms = state.newest_us // 1_000 + self._silence_ms
         if now_ms < silent_ms:

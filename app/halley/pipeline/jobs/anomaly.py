@@ -27,7 +27,7 @@ _CLOCK_US = 6 * WINDOW_US
 Kind = Literal["spike", "silence", "recovered"]
 
 
-class Bounds(NamedTuple):
+class Thresholds(NamedTuple):
     """The bounds beyond which a rate is a spike or a silence: see `settings.Pipeline`."""
 
     spike_factor: float
@@ -35,7 +35,7 @@ class Bounds(NamedTuple):
     silence_us: int
 
 
-class Part(NamedTuple):
+class WindowPart(NamedTuple):
     """Some events of one channel in one window: their number, and the time and offset of the newest."""
 
     window_us: int
@@ -54,7 +54,7 @@ class Alert(NamedTuple):
     offset: int
 
 
-class State(NamedTuple):
+class ChannelState(NamedTuple):
     """The state of a channel.
 
     window_us, events     the start of the current window, and the events in it so far
@@ -84,10 +84,10 @@ class State(NamedTuple):
         return Alert(at_us, kind, events / seconds, self.usual / seconds, self.offset)
 
 
-def on_events(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[Alert]]:
+def on_events(state: ChannelState | None, part: WindowPart, bounds: Thresholds) -> tuple[ChannelState, list[Alert]]:
     """Return the state after further events, and the alerts that they cause; parts come in the order of windows."""
     if state is None:
-        return State(part.window_us, part.events, 0.0, 0.0, 0, part.newest_us, part.offset), []
+        return ChannelState(part.window_us, part.events, 0.0, 0.0, 0, part.newest_us, part.offset), []
     alerts: list[Alert] = []
     newest_us = max(state.newest_us, part.newest_us)
     if state.is_silent:
@@ -106,7 +106,7 @@ def on_events(state: State | None, part: Part, bounds: Bounds) -> tuple[State, l
     return state, alerts
 
 
-def on_silence(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
+def on_silence(state: ChannelState, now_us: int, bounds: Thresholds) -> tuple[ChannelState, list[Alert]]:
     """Return the state of a channel without new events until `now_us`, and the alerts that this causes."""
     alerts: list[Alert] = []
     until_us = now_us - now_us % WINDOW_US
@@ -119,7 +119,7 @@ def on_silence(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[A
     return state, alerts
 
 
-def _is_spike(state: State, bounds: Bounds) -> bool:
+def _is_spike(state: ChannelState, bounds: Thresholds) -> bool:
     return (
         state.windows >= LEARNT_WINDOWS
         and state.events >= bounds.spike_events
@@ -127,7 +127,7 @@ def _is_spike(state: State, bounds: Bounds) -> bool:
     )
 
 
-def _closed(state: State, window_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
+def _closed(state: ChannelState, window_us: int, bounds: Thresholds) -> tuple[ChannelState, list[Alert]]:
     """Return the state and the alerts when a later window begins; the windows between were empty."""
     empty = (window_us - state.window_us) // WINDOW_US - 1
     alerts = []

@@ -58,8 +58,8 @@ from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.portions import read
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, ColumnExtraction
-from halley.pipeline.source.log import Head, caught_up, offsets, split
-from halley.pipeline.source.options import Options
+from halley.pipeline.source.log import LogHead, caught_up, offsets, split
+from halley.pipeline.source.options import SourceOptions
 from halley.pipeline.source.source import Table
 from halley.settings import Pipeline
 
@@ -117,7 +117,7 @@ class Ingest(LogJob, TurnJob):
             self._log.commit(self._consumer, until)  # also if nothing is new: a silent consumer counts as dead
         return Progress(until, head.next, until - first, time.monotonic() - began)
 
-    def _range(self, head: Head) -> tuple[int, int]:
+    def _range(self, head: LogHead) -> tuple[int, int]:
         """Return the next batch, [first, until): from the end of the events, up to the end of a batch already begun."""
         at, *begun = [table.position(table.app(INGEST, head.log_id)) for table in self._opened(head.log_id)]
         first = head.first if at is None else at
@@ -203,7 +203,7 @@ class Ingest(LogJob, TurnJob):
         return [pa.RecordBatch.from_pylist(rows, columns)]
 
     @contextmanager
-    def _written(self, folder: Path, first: int, until: int) -> Iterator[Part]:
+    def _written(self, folder: Path, first: int, until: int) -> Iterator[TaskResult]:
         """Have the workers write a range; for the block its files are there. Raises `JobRejected`, `JobFailed`.
 
         All files are in `folder`, except those of events in a store.
@@ -217,7 +217,9 @@ class Ingest(LogJob, TurnJob):
         others = [str(each.path) for each in written if each.add is None]
         try:
             fetch(self.lake / "rejected" / batch, others, folder)
-            yield Part([each if each.add else each._replace(path=folder / each.path) for each in written], mismatches)
+            yield TaskResult(
+                [each if each.add else each._replace(path=folder / each.path) for each in written], mismatches
+            )
         except CommitOutcomeUnknown:
             raise
         except (PipelineError, OSError) as error:
@@ -232,7 +234,7 @@ class Ingest(LogJob, TurnJob):
             with suppress(OSError):
                 delete(self.lake / "rejected" / batch, others)
 
-    def _write(self, write: Callable[[int, int], Part], first: int, until: int) -> Part:
+    def _write(self, write: Callable[[int, int], TaskResult], first: int, until: int) -> TaskResult:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self.spark.sparkContext.defaultParallelism, -(-(until - first) // self.options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
@@ -243,7 +245,7 @@ class Ingest(LogJob, TurnJob):
                 raise tables.refusal(self.lake, error) from error
             raise cause_of(error) from error
         written = [each for part in parts for each in part.files]
-        return Part(written, sum((part.mismatches for part in parts), Counter[tuple[str, str]]()))
+        return TaskResult(written, sum((part.mismatches for part in parts), Counter[tuple[str, str]]()))
 
 
 def _rejected(written: Iterable[Written], kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
@@ -340,7 +342,7 @@ _FOLDER_NAME = "^[A-Za-z0-9_-]+$"
 """The names of protocols that can name a partition's folder."""
 
 
-class Part(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task has written, and how many values lifted columns could not take, by column and kind."""
 
     files: list[Written]
@@ -349,16 +351,16 @@ class Part(NamedTuple):
 
 def write_range(
     options: Mapping[str, str], labels: Mapping[str, str | None], folder: Path, first: int, until: int
-) -> Part:
+) -> TaskResult:
     """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
 
     In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults; `labels`
     are the values of `lake.sources.LABELS` in all rows. Raises `JobRejected`, `JobFailed`, `OSError`.
     """
-    table = Table(Options(options))
+    table = Table(SourceOptions(options))
     rows = (labelled(_columns(each), labels) for each in table.batches(first, until))
     files = write_files(folder, rows, ("kind", "day", "protocol"))
-    return Part(files, table.mismatches)
+    return TaskResult(files, table.mismatches)
 
 
 def kind_of(file: Path) -> str:
@@ -366,7 +368,9 @@ def kind_of(file: Path) -> str:
     return file.parts[-4].removeprefix("kind=")
 
 
-def put_range(write: Callable[[Path, int, int], Part], lake: ObjectPath, batch: str, first: int, until: int) -> Part:
+def put_range(
+    write: Callable[[Path, int, int], TaskResult], lake: ObjectPath, batch: str, first: int, until: int
+) -> TaskResult:
     """Write the offsets [first, until) by `write_range`, and put the files of events to their places in a store.
 
     The others are put below `rejected/BATCH`. The paths that are returned are below such a folder. Raises

@@ -38,7 +38,7 @@ from halley.pipeline.lake.shapes import DAY_US, KINDS
 from halley.pipeline.lake.sources import LogSource, labelled
 from halley.pipeline.lake.tables import translate_read_errors
 from halley.pipeline.source.log import caught_up
-from halley.pipeline.source.options import Options
+from halley.pipeline.source.options import SourceOptions
 from halley.pipeline.source.source import Table
 from halley.protocols.bayeux.names import to_channel
 from halley.protocols.names import name_of
@@ -87,7 +87,7 @@ class Rollup(LogJob, TurnJob):
         self.interval_s = self.options.rollup_s
         self._consumer = consumer("rollup", self.lake)
         self._source_options = self.source_options(lift=self.lift)
-        options = Options(self._source_options)
+        options = SourceOptions(self._source_options)
         self._numbers = [name for name, kind in options.extraction.columns.items() if kind in ("double", "long")]
         self._types = {name: options.types[name] for name in (*EVENT_COLUMNS, *self._numbers)}
         self._reader = Table(options, self._types)

@@ -39,12 +39,12 @@ _MIRRORED = {
 """Comparisons, and the same comparisons with their operands exchanged."""
 
 
-class Node(NamedTuple):
+class PlanNode(NamedTuple):
     """A node of a plan or an expression: the name of its class without the package, its fields, its children."""
 
     kind: str
     fields: Fields
-    children: list[Node]
+    children: list[PlanNode]
 
 
 def conditions_of(plan: str, views: Mapping[str, View], slack_us: int = 0) -> dict[str, str]:
@@ -65,17 +65,17 @@ def conditions_of(plan: str, views: Mapping[str, View], slack_us: int = 0) -> di
     return {name: or_(each) for name, each in found.items()}
 
 
-def _tree(nodes: list[Fields]) -> Node:
+def _tree(nodes: list[Fields]) -> PlanNode:
     rest = iter(nodes)
 
-    def grow() -> Node:
+    def grow() -> PlanNode:
         fields = next(rest)
-        return Node(fields["class"].rpartition(".")[2], fields, [grow() for _ in range(fields["num-children"])])
+        return PlanNode(fields["class"].rpartition(".")[2], fields, [grow() for _ in range(fields["num-children"])])
 
     return grow()
 
 
-def _relations(node: Node, filters: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+def _relations(node: PlanNode, filters: list[PlanNode]) -> Iterator[tuple[PlanNode, list[PlanNode]]]:
     """Yield the tables that a plan reads, each with the filters directly above it."""
     if node.kind == "LogicalRelation":
         yield node, filters
@@ -90,7 +90,7 @@ def _relations(node: Node, filters: list[Node]) -> Iterator[tuple[Node, list[Nod
         yield from _relations(child, filters)
 
 
-def _nested(value: object) -> Iterator[Node]:
+def _nested(value: object) -> Iterator[PlanNode]:
     """Yield the plans of subqueries at any depth of a node's fields."""
     if isinstance(value, dict):
         yield from _nested([*value.values()])
@@ -110,7 +110,7 @@ class _Table(NamedTuple):
     view: View
     slack_us: int
 
-    def condition(self, node: Node) -> str:
+    def condition(self, node: PlanNode) -> str:
         """Convert an expression to a condition; `ANYTHING` if it is not understood."""
         kind, children = node.kind, node.children
         if kind in ("And", "Or"):
@@ -129,7 +129,7 @@ class _Table(NamedTuple):
         known = [value for value in values if value is not None]
         return self._related(kind, column, known) if known and len(known) == len(values) else ANYTHING
 
-    def _column(self, node: Node) -> str | None:
+    def _column(self, node: PlanNode) -> str | None:
         return self.columns.get(_id(node.fields)) if node.kind == "AttributeReference" else None
 
     def _related(self, kind: str, column: str, values: list[Value]) -> str:
@@ -162,7 +162,7 @@ class _Table(NamedTuple):
         return between(computed.source, least, greatest)
 
 
-def _operands(node: Node) -> Iterator[Node]:
+def _operands(node: PlanNode) -> Iterator[PlanNode]:
     """Yield the operands of an AND or OR, also those of the same ones within it."""
     for child in node.children:
         if child.kind == node.kind:
@@ -199,7 +199,7 @@ def _id(fields: Fields) -> int:
     return int(fields["exprId"]["id"])
 
 
-def _constant(node: Node, kind: object) -> Value | None:
+def _constant(node: PlanNode, kind: object) -> Value | None:
     """The value of a literal of the type `kind`, comparable with a file's extremes; None for anything else."""
     text, read = node.fields.get("value"), _READERS.get(str(kind))
     if node.kind != "Literal" or node.fields.get("dataType") != kind or not isinstance(text, str) or read is None:

@@ -49,7 +49,7 @@ class Unusable(NamedTuple):
     reason: str
 
 
-class Event(NamedTuple):
+class SinkEvent(NamedTuple):
     """A row as an event: its place in the task's rows, its channel, its data as JSON text, and its own key, if any."""
 
     row: int
@@ -76,7 +76,7 @@ class Columns:
         self._kind = schema[DATA].dataType
         _data_of(self._kind)
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Event | Unusable]:
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[SinkEvent | Unusable]:
         """Yield each row of a task, in order, as an event, or with the reason why it is not one."""
         convert = _data_of(self._kind)
         row = 0
@@ -92,9 +92,9 @@ class Columns:
                 row += 1
 
 
-def _event(row: int, channel: str, value: Any, key: str | None, convert: _Convert) -> Event | Unusable:
+def _event(row: int, channel: str, value: Any, key: str | None, convert: _Convert) -> SinkEvent | Unusable:
     try:
-        return Event(row, channel, encode(convert(value)), key)
+        return SinkEvent(row, channel, encode(convert(value)), key)
     except (ValueError, TypeError, RecursionError) as error:
         return Unusable(row, f"its data is not JSON ({error})")
 

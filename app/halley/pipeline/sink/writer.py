@@ -38,7 +38,7 @@ from halley.client import IdempotentPublish
 from halley.client.wire import bearer, server_url
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.jobs.publishing import Publisher
-from halley.pipeline.sink.rows import Columns, Event
+from halley.pipeline.sink.rows import Columns, SinkEvent
 from halley.settings import History, Pipeline
 
 _OPTIONS = ("server", "token", "token_file", "refused", "run", "publish_s", "keys")
@@ -56,7 +56,7 @@ _LEFT_OUT = "%s of %s rows of %s were left out, since their keys were used for o
 _log = logging.getLogger(__name__)
 
 
-class Options(NamedTuple):
+class SinkOptions(NamedTuple):
     """The sink's options, checked. The token is read only where it is used, in the driver."""
 
     server: str
@@ -68,7 +68,7 @@ class Options(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def of(cls, given: Mapping[str, str]) -> SinkOptions:
         """Return the options as Spark has them. Raises `JobRejected`, which does not quote the server or the token."""
         found = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
         unknown = sorted(found.keys() - {*_OPTIONS})
@@ -136,7 +136,7 @@ class Prepared(WriterCommitMessage):
 class _Writer:
     """The common part of both writers: prepare events in a task, publish them in the driver."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
         self._columns = Columns(schema)
         self._options = options
         self.has_keys = self._columns.has_keys
@@ -148,9 +148,9 @@ class _Writer:
         rows = self._columns.read(batches)
         with pa.ipc.new_stream(out, _EVENTS, options=_COMPRESSED) as stream:
             while found := list(islice(rows, _BATCH_EVENTS)):
-                events = [each for each in found if isinstance(each, Event)]
+                events = [each for each in found if isinstance(each, SinkEvent)]
                 if len(events) < len(found):
-                    first = next(each for each in found if not isinstance(each, Event))
+                    first = next(each for each in found if not isinstance(each, SinkEvent))
                     reason = reason or f"row {first.row} of {name} cannot be published: {first.reason}"
                     if not self._options.counts_refused:
                         raise JobFailed(reason)
@@ -231,7 +231,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrites: bo
     """Return the writer of a batch, planned. Raises `JobRejected`."""
     if overwrites:
         raise JobRejected('published events cannot be overwritten: the mode is append, df.write.mode("append")')
-    writer = BatchWriter(schema, options := Options.of(given))
+    writer = BatchWriter(schema, options := SinkOptions.of(given))
     if not (options.run or writer.has_keys):
         raise JobRejected(
             "a batch needs the option run, a name for this run by which its events are known when it is repeated, or a "
@@ -242,7 +242,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrites: bo
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
     """Return the writer of a stream, planned. Raises `JobRejected`."""
-    options = Options.of(given)
+    options = SinkOptions.of(given)
     if options.run:
         raise JobRejected("the option run is for a batch: a stream's events are known by its checkpoint")
     return StreamWriter(schema, options)

@@ -19,7 +19,7 @@ from halley.broker.names import Match, Pattern, matches
 from halley.broker.traceparent import traceparent_in
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.protocols.bayeux.names import Bounds, to_channel
+from halley.protocols.bayeux.names import NameLimits, to_channel
 from halley.protocols.names import name_of, to_pattern
 from halley.settings import Settings
 
@@ -51,7 +51,7 @@ class Lift(NamedTuple):
 
 def lifts_of(settings: Settings) -> str:
     """Return the settings' [[lift]] tables, which were checked, as JSON text for the source's option `lift`."""
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
     lifts = []
     for lift in settings.lift:
         match, topic = to_pattern(lift.pattern, bounds)

@@ -32,7 +32,7 @@ from halley.history.seals import Seal
 from halley.history.segment_reader import SegmentReader
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
+from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, LogHead, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
 _PAYLOAD, _DETAILS, _AUDIENCE = map(COLUMNS.index, ("payload", "details", "audience"))
@@ -46,13 +46,13 @@ class FolderLog:
         self.path = Path(path).absolute()  # a worker has another working folder
         self.options: dict[str, str] = {}
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """Return the log's present extent. Raises `JobRejected`."""
         identity = self.identity()
         files = self._files()
         marked = self._marked(has_segments=bool(files))
         first = min(files[0][0], marked + 1) if files else marked + 1
-        return Head(identity.log_id, begin_of(first, identity.holes), marked + 1, identity.holes)
+        return LogHead(identity.log_id, begin_of(first, identity.holes), marked + 1, identity.holes)
 
     def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
         """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`.

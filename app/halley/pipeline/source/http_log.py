@@ -28,7 +28,7 @@ from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.portions import cut
-from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_intact, are_sound, explained
+from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, LogHead, Row, are_intact, are_sound, explained
 from halley.protocols.bayeux.names import to_subscription
 
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ class HttpLog:
             raise JobRejected(f"the log of that server cannot be read: {error}") from None
         self._at = 0
         self._log_id = log_id
-        self._known: Head | None = None  # the last response of this server; it is pickled for the workers
+        self._known: LogHead | None = None  # the last response of this server; it is pickled for the workers
 
     def __repr__(self) -> str:
         return f"HttpLog({self.name})"
@@ -80,14 +80,14 @@ class HttpLog:
         """The options with which another process goes on at the same server, with the same log."""
         return {"url": ",".join(self._urls[self._at :] + self._urls[: self._at]), "log_id": self._log_id}
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
         head = self._patiently(self._head)
         if head["format"] > FORMAT:
             raise JobRejected(f"the log of {self.name} was written by a later version of Halley")
         self._check(head["log_id"])
         holes, damage = (tuple((first, last) for first, last in head.get(name, ())) for name in ("holes", "damage"))
-        self._known = Head(head["log_id"], head["first"], head["next"], holes, damage)
+        self._known = LogHead(head["log_id"], head["first"], head["next"], holes, damage)
         return self._known
 
     def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
@@ -200,7 +200,7 @@ class HttpLog:
                 return faults
         return _faults(first, last, self._head_up_to(last))
 
-    def _head_up_to(self, last: int) -> Head:
+    def _head_up_to(self, last: int) -> LogHead:
         """Return the present head of the server that is read, which must have the offset `last`. Raises `_Retry`."""
         server = self._at
         head = self.head()
@@ -276,7 +276,7 @@ def _parameters(wanted: RowFilter) -> str:
     return "".join(f"&{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
 
 
-def _faults(first: int, last: int, head: Head) -> list[Fault]:
+def _faults(first: int, last: int, head: LogHead) -> list[Fault]:
     return [
         part
         for fault in explained(first, last, head.holes, "hole", "missing")

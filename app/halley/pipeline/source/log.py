@@ -55,7 +55,7 @@ class GapFound(JobFailed):
 _GO_ON = "to go on without them: --accept-gap, or the option accept_gap=true"
 
 
-class Head(NamedTuple):
+class LogHead(NamedTuple):
     """The extent of a log: `first` is the first offset still stored, `next` the one after the last committed offset.
 
     holes   ranges of offsets, first and last, that the log has recorded as lost
@@ -84,7 +84,7 @@ class Log(Protocol):
     def options(self) -> dict[str, str]:
         """The source's options, as far as they have changed, with which another process goes on reading."""
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
 
     def read(self, first: int, until: int, wanted: RowFilter = EVERY_ROW) -> Iterator[list[Row] | Fault]:
@@ -100,7 +100,7 @@ class Log(Protocol):
         """Report that a consumer needs nothing below an offset any more. Raises `JobRejected`, `JobFailed`."""
 
 
-def caught_up(log: Log, offset: int, behind_s: float) -> Head:
+def caught_up(log: Log, offset: int, behind_s: float) -> LogHead:
     """Return the extent of a log, as soon as it reaches an offset that was read before, or after `behind_s` seconds.
 
     What was read at one keeper of a cluster, another one may have a little later. Raises `JobRejected`, `JobFailed`.

@@ -15,7 +15,7 @@ from halley.history.consumers import is_name
 from halley.history.row_filter import RowFilter, is_protocol
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source.columns import COMPUTED, ColumnExtraction, types_of
-from halley.protocols.bayeux.names import Bounds
+from halley.protocols.bayeux.names import NameLimits
 from halley.protocols.names import to_pattern
 from halley.settings import Pipeline
 
@@ -24,11 +24,11 @@ _OPTIONS = {
     "until_time", "faults", "accept_gap", "lift", "partition_rows", "max_rows", "behind_s", "consumer",
 }  # fmt: skip
 _LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
-_NO_BOUNDS = Bounds(1 << 20, 1 << 20)
+_NO_BOUNDS = NameLimits(1 << 20, 1 << 20)
 """No limits: the names in the log were within the limits of its server."""
 
 
-class Options:
+class SourceOptions:
     """The source's options, parsed and checked. Raises `JobRejected`."""
 
     def __init__(self, given: Mapping[str, str]) -> None:

@@ -55,8 +55,8 @@ from halley.history.stored import COLUMNS, PURGED
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, ColumnExtraction, arrow_schema, computed, types_of
-from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
-from halley.pipeline.source.options import Options, chosen
+from halley.pipeline.source.log import Fault, GapFound, Gone, LogHead, Row, caught_up, split
+from halley.pipeline.source.options import SourceOptions, chosen
 
 _SHAPE = COLUMNS.index("shape")
 _PURGED_COLUMNS = frozenset({"offset", "time_us", "publication", "protocol"})
@@ -81,16 +81,16 @@ class HalleySource(DataSource):
 
     def schema(self) -> str:
         """Return the columns, which follow from the options, as SQL declares them."""
-        return ", ".join(f"`{name}` {kind}" for name, kind in Options(self.options).types.items())
+        return ", ".join(f"`{name}` {kind}" for name, kind in SourceOptions(self.options).types.items())
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch query, for the columns of a schema, in its order. Raises `JobRejected`."""
-        options = Options(self.options)
+        options = SourceOptions(self.options)
         return BatchReader(options, chosen(schema, options.types))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a streaming query, for the columns of a schema, in its order. Raises `JobRejected`."""
-        options = Options(self.options)
+        options = SourceOptions(self.options)
         return StreamReader(options, chosen(schema, options.types))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
@@ -109,7 +109,7 @@ class HalleySource(DataSource):
 class Table:
     """Reads a range of a log as Arrow batches; the part that workers do."""
 
-    def __init__(self, options: Options, types: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: SourceOptions, types: Mapping[str, str] | None = None) -> None:
         """Set which columns are read, with their types; None: all except the computed ones, as the lake stores them."""
         self.log = open_log(options.log_options)
         self._has_faults = options.has_faults
@@ -205,11 +205,11 @@ def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class _Planned:
     """The common part of both readers: divide a range among tasks, and read a task's part."""
 
-    def __init__(self, options: Options, types: Mapping[str, str]) -> None:
+    def __init__(self, options: SourceOptions, types: Mapping[str, str]) -> None:
         self._options = options
         self._table = Table(options, types)
 
-    def _ranges(self, first: int, until: int, head: Head) -> list[Range]:
+    def _ranges(self, first: int, until: int, head: LogHead) -> list[Range]:
         """Divide a range into ranges of about the same size. Raises `Gone`."""
         if first < min(head.first, until) and not self._options.accepts_gaps:
             raise Gone.of(first, min(head.first, until) - 1, head.first)
@@ -291,7 +291,7 @@ class StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.consumer:
             self._table.log.commit(self._options.consumer, end["offset"])
 
-    def _head(self, reached: dict[str, Any]) -> Head:
+    def _head(self, reached: dict[str, Any]) -> LogHead:
         head = caught_up(self._table.log, reached["offset"], self._options.behind_s)
         if reached["log_id"] != head.log_id:
             raise JobRejected(

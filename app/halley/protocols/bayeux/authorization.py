@@ -23,7 +23,7 @@ from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.hooks import Checks, Hooks, Refused
 from halley.protocols.bayeux.messages import Message
-from halley.protocols.bayeux.names import Bounds, patterns
+from halley.protocols.bayeux.names import NameLimits, patterns
 from halley.protocols.bayeux.outcomes import Steps
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
@@ -96,7 +96,7 @@ class Channels:
 class Authorization:
     """Asks the hooks of a program about the messages of requests, and notifies them of new channels."""
 
-    def __init__(self, broker: Broker, rights: Rights, hooks: Hooks, bounds: Bounds) -> None:
+    def __init__(self, broker: Broker, rights: Rights, hooks: Hooks, bounds: NameLimits) -> None:
         self.channels = Channels(broker.limits.channels, broker.hits)
         self._index = broker.index
         self._rights = rights

@@ -15,7 +15,7 @@ from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.names import matches
 from halley.broker.remembered import remembered
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.protocols.bayeux.session import BayeuxSession, Hold
 from halley.settings import Lazy
 
@@ -23,7 +23,7 @@ from halley.settings import Lazy
 class Laziness:
     """Which events are lazy, and for how long: by `rules`, or without one for `usual_s`. Raises `InvalidName`."""
 
-    def __init__(self, broker: Broker, rules: Iterable[Lazy], usual_s: float, bounds: Bounds) -> None:
+    def __init__(self, broker: Broker, rules: Iterable[Lazy], usual_s: float, bounds: NameLimits) -> None:
         self._broker = broker
         self._rules = tuple(
             (to_pattern(each.pattern, bounds), usual_s if each.lazy_s < 0 else each.lazy_s) for each in rules

@@ -37,24 +37,24 @@ HANDSHAKE: Final = "/meta/handshake"
 SUBSCRIBE: Final = "/meta/subscribe"
 
 
-class Bounds(NamedTuple):
+class NameLimits(NamedTuple):
     """The limits on a name's length and number of segments; a part of `settings.Limits`."""
 
     chars: int
     segments: int
 
 
-def topics(bounds: Bounds) -> Callable[[str], str]:
+def topics(bounds: NameLimits) -> Callable[[str], str]:
     """Return `to_topic` with these bounds, as a function that remembers names; only a name is to be looked up in it."""
     return remembered()(partial(to_topic, bounds=bounds))
 
 
-def patterns(bounds: Bounds) -> Callable[[str], Pattern]:
+def patterns(bounds: NameLimits) -> Callable[[str], Pattern]:
     """Return `to_pattern` with these bounds, as a function that remembers names."""
     return remembered()(partial(to_pattern, bounds=bounds))
 
 
-def to_topic(channel: str, bounds: Bounds) -> str:
+def to_topic(channel: str, bounds: NameLimits) -> str:
     """The canonical topic of a channel name. Raises `InvalidName`, also for a wildcard."""
     _check_length(channel, bounds)
     if _PLAIN.fullmatch(channel):  # as nearly all are
@@ -64,7 +64,7 @@ def to_topic(channel: str, bounds: Bounds) -> str:
     return "/".join(to_segment(segment, is_plain_in_channel) for segment in channel[1:].split("/"))
 
 
-def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
+def to_pattern(subscription: str, bounds: NameLimits) -> Pattern:
     """The pattern that a `subscription` stands for. Raises `InvalidName`."""
     parent, slash, last = subscription.rpartition("/")
     match = WILDCARDS.get(last)
@@ -76,7 +76,7 @@ def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
     return Pattern(match, to_topic(parent, bounds) if parent else "")
 
 
-def _check_length(name: str, bounds: Bounds) -> None:
+def _check_length(name: str, bounds: NameLimits) -> None:
     if len(name) > bounds.chars:
         raise NameTooLong(name)
     if name.count("/") > bounds.segments:

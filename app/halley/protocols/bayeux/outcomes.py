@@ -175,7 +175,7 @@ class Misdirected(Exception):
         self.request = request
 
 
-class Abort:
+class AbortConnection:
     """In place of an outcome: close the connection at once, for a `reason` in one word.
 
     Mostly a newer connect has replaced the one on it. A WebSocket may also get a `Close`, which is written behind the
@@ -199,7 +199,7 @@ class LateOutcome:
 
     __slots__ = ("_connection", "_outcome", "is_ready")
 
-    def __init__(self, connection: Any, outcome: Outcome | Abort | Close) -> None:
+    def __init__(self, connection: Any, outcome: Outcome | AbortConnection | Close) -> None:
         self._connection = connection
         self._outcome = outcome
         self.is_ready = False

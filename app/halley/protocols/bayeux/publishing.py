@@ -35,7 +35,7 @@ from halley.protocols.bayeux.errors import BayeuxError, fault_of
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.idempotency import KEY, key_digest
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
-from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern
+from halley.protocols.bayeux.names import META, SERVICE, NameLimits, is_wildcard, to_pattern
 from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
@@ -269,7 +269,7 @@ class PublishHandler:
         return BayeuxError(errors.MESSAGE_DELETED)
 
 
-def is_pattern(channel: str, bounds: Bounds) -> bool:
+def is_pattern(channel: str, bounds: NameLimits) -> bool:
     """Whether a name with a wildcard is valid."""
     try:
         to_pattern(channel, bounds)

@@ -30,12 +30,12 @@ from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.lazy import Laziness
 from halley.protocols.bayeux.messages import encode, encode_data
-from halley.protocols.bayeux.names import CONNECT, Bounds, topics
+from halley.protocols.bayeux.names import CONNECT, NameLimits, topics
 from halley.protocols.bayeux.outcomes import (
     CALLBACK_POLLING,
     LONG_POLLING,
     WEBSOCKET,
-    Abort,
+    AbortConnection,
     LateOutcome,
     Outcome,
     Request,
@@ -92,7 +92,7 @@ class Sessions:
         self.history = history
         self._inactive_s = 0.0 if options.activity == "off" else options.activity_s
         self.new_id = new_id
-        self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        self.bounds = NameLimits(broker.limits.topic_chars, broker.limits.topic_segments)
         self.to_topic = topics(self.bounds)
         self.laziness = Laziness(broker, lazy, options.lazy_s, self.bounds)
         self.holds_by_browser: dict[str, int] = {}
@@ -446,14 +446,14 @@ class Sessions:
         else:
             self.send(request.connection, outcome)
 
-    def send(self, connection: Any, outcome: Outcome | Abort | Close) -> None:
+    def send(self, connection: Any, outcome: Outcome | AbortConnection | Close) -> None:
         """Have an outcome written to a connection at the end of this turn."""
         self.broker.mark_ready(LateOutcome(connection, outcome))
 
     def _cut_off(self, reply: Reply, reason: str) -> None:
         """Take back a reply that is not all written, and cut its connection."""
         self.take_back(reply)
-        self.send(reply.connection, Abort(reason))
+        self.send(reply.connection, AbortConnection(reason))
 
     def _end_slow(self, session: BayeuxSession, now: float) -> None:
         socket = session.socket
@@ -522,7 +522,9 @@ class Sessions:
                     return reply
                 reply = self._last_reply(held, action, now, reason)
             except Exception:
-                self.send(held.connection, Abort(FAULT))  # its client would wait for an answer that never comes
+                self.send(
+                    held.connection, AbortConnection(FAULT)
+                )  # its client would wait for an answer that never comes
                 raise
             finally:
                 if state == "closed":

@@ -38,7 +38,16 @@ from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.fast import usual
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import HANDSHAKE
-from halley.protocols.bayeux.outcomes import Abort, AwaitHook, Misdirected, Outcome, Paused, Request, Transport, Verdict
+from halley.protocols.bayeux.outcomes import (
+    AbortConnection,
+    AwaitHook,
+    Misdirected,
+    Outcome,
+    Paused,
+    Request,
+    Transport,
+    Verdict,
+)
 from halley.protocols.bayeux.publishing import is_publish
 from halley.protocols.bayeux.relayed import MOST_RELAYED, SUCCEEDED, Relay, Relayed, RelayedRequest
 from halley.protocols.bayeux.replies import framed
@@ -294,7 +303,7 @@ class Socket:
         if not self.is_over:
             self._sockets.hellos.restart(self, now)
 
-    def write(self, outcome: Outcome | Abort | Close) -> None:
+    def write(self, outcome: Outcome | AbortConnection | Close) -> None:
         """Take an outcome that comes later than its request."""
         request = self._request
         if type(outcome) is AwaitHook:
@@ -304,7 +313,7 @@ class Socket:
             self._drop(outcome)
         elif type(outcome) is Reply:
             self._reply(outcome)
-        elif type(outcome) is Abort:
+        elif type(outcome) is AbortConnection:
             self._end(ABNORMAL, outcome.reason, self._now)
         elif isinstance(outcome, Close):
             self._end(outcome.code, outcome.reason, self._now)
@@ -569,7 +578,7 @@ class Socket:
             self._sockets.hellos.restart(self, now)
         self._order_relayed()
 
-    def _drop(self, outcome: Outcome | Abort | Close) -> None:
+    def _drop(self, outcome: Outcome | AbortConnection | Close) -> None:
         """Give back an outcome that came after the end."""
         sessions = self._engine.sessions
         session: BayeuxSession | None = None

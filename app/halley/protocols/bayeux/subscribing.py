@@ -13,7 +13,7 @@ from halley.protocols.bayeux.errors import BayeuxError
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import Message
-from halley.protocols.bayeux.names import SERVICE, Bounds, to_pattern
+from halley.protocols.bayeux.names import SERVICE, NameLimits, to_pattern
 from halley.protocols.bayeux.outcomes import Steps
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
@@ -26,7 +26,7 @@ class SubscribeHandler:
         self,
         broker: Broker,
         hooks: Hooks,
-        bounds: Bounds,
+        bounds: NameLimits,
         history: Replayer,
         authorization: Authorization,
     ) -> None:

@@ -22,14 +22,14 @@ LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
 """The bounds of the ids that clients choose for publishers and subscriptions."""
 
 _KNOWN_OPTIONS = ("periodic", "all", "topicsonly", "prefix")
-"""The names of the first fields of `Options` on the wire, in the same order."""
+"""The names of the first fields of `SubscribeOptions` on the wire, in the same order."""
 
 _PACKER = Packer()
 
 _T = TypeVar("_T")
 
 
-class Options(NamedTuple):
+class SubscribeOptions(NamedTuple):
     """The options of a subscription; `others` are the unknown ones, which meta topics show (NA20).
 
     They are kept as names and values in MessagePack, one behind the other: as objects they would take many times the
@@ -46,7 +46,7 @@ class Options(NamedTuple):
     def to_msgpack(self) -> bytes:
         """Return a MessagePack map for meta topics: what differs from the default, and the unknown options (NA59)."""
         known = dict(zip(_KNOWN_OPTIONS, self, strict=False))
-        usual = dict(zip(_KNOWN_OPTIONS, Options(), strict=False))
+        usual = dict(zip(_KNOWN_OPTIONS, SubscribeOptions(), strict=False))
         unusual = {name: value for name, value in known.items() if value != usual[name]}
         header: bytes = _PACKER.pack_map_header(len(unusual) + self.others_count)
         return header + _members(unusual) + self.others
@@ -79,7 +79,7 @@ class Subscribe(NamedTuple):
 
     topics: tuple[str, ...]
     subuid: int
-    options: Options
+    options: SubscribeOptions
 
 
 class Unsubscribe(NamedTuple):
@@ -185,8 +185,8 @@ def _subscribe(params: dict[str, Any]) -> Message:
     return Subscribe(tuple(topics), _ident(params, "subuid"), _options(_object(params, "options")))
 
 
-def _options(found: dict[str, Any]) -> Options:
-    periodic_s = found.get("periodic", Options().periodic_s)
+def _options(found: dict[str, Any]) -> SubscribeOptions:
+    periodic_s = found.get("periodic", SubscribeOptions().periodic_s)
     flags = {name: found.get(name, False) for name in ("all", "topicsonly", "prefix")}
     if type(periodic_s) not in (int, float) or not isfinite(periodic_s) or periodic_s < 0:
         raise _Wrong("bad_options")
@@ -194,7 +194,7 @@ def _options(found: dict[str, Any]) -> Options:
         raise _Wrong("bad_options")
     others = {name: value for name, value in found.items() if name not in _KNOWN_OPTIONS}
     known = (float(periodic_s), flags["all"], flags["topicsonly"], flags["prefix"])
-    return Options(*known, _members(others), len(others))
+    return SubscribeOptions(*known, _members(others), len(others))
 
 
 def _members(members: dict[str, Any]) -> bytes:

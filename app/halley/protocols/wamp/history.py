@@ -71,7 +71,7 @@ class EventHistory:
         start = partial(self._start, session, call, reading, pattern)
         session.engine.if_permitted("subscribe", pattern, call, start, now, blocks=False)
 
-    def _start(self, session: WampSession, call: Call, reading: Reading, pattern: Pattern, _now: float) -> None:
+    def _start(self, session: WampSession, call: Call, reading: HistoryCall, pattern: Pattern, _now: float) -> None:
         archive, options = self._state.archive, self._recording.options
         if archive is None:  # closed while a policy decided
             raise WampError(errors.HISTORY_UNAVAILABLE)
@@ -84,7 +84,7 @@ class EventHistory:
         self,
         session: WampSession,
         request: int,
-        reading: Reading,
+        reading: HistoryCall,
         pattern: Pattern,
         page: Page | None,
         error: Exception | None,
@@ -105,7 +105,7 @@ class EventHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HistoryCall:
     """The parsed arguments of one call; `topic` is canonical, `filters` are fields of `Query`."""
 
     subscription: int
@@ -136,7 +136,7 @@ class Reading:
 
 def read(
     args: Sequence[object], kwargs: Mapping[str, object], space: str, grammar: Grammar, max_events: int
-) -> Reading:
+) -> HistoryCall:
     """Parse the arguments of a call in a realm's space and grammar. Raises `InvalidArgument`.
 
     `max_events` is the greatest number of events in a page; a greater `limit` is lowered to it.
@@ -150,7 +150,7 @@ def read(
         if (publication := given.get(f"{bound}_publication")) is not None:
             filters[f"{bound}_publication"] = _id(f"{bound}_publication", publication)
     filters |= {"from_time_us": span.from_us, "until_time_us": span.until_us}
-    return Reading(
+    return HistoryCall(
         _id("subscription", args[0] if args else None),
         _topic(given["topic"], space, grammar) if "topic" in given else None,
         min(_limit(given["limit"]) if "limit" in given else USUAL_LIMIT, max_events),
@@ -160,7 +160,7 @@ def read(
 
 
 def result(
-    page: Page, reading: Reading, pattern: Pattern, serializer: Serializer
+    page: Page, reading: HistoryCall, pattern: Pattern, serializer: Serializer
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the arguments of the RESULT, to be packed by `serializer`.
 

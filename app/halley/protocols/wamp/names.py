@@ -24,7 +24,7 @@ _STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)
 _OWN = "wamp"
 
 MATCHES = {"exact": Match.EXACT, "prefix": Match.PREFIX, "wildcard": Match.WILDCARD}
-"""The values of `SUBSCRIBE.Options.match` (Advanced Profile, 5.9)."""
+"""The values of `SUBSCRIBE.SourceOptions.match` (Advanced Profile, 5.9)."""
 
 
 class Grammar(NamedTuple):

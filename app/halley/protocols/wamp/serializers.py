@@ -33,7 +33,7 @@ from halley.protocols.json_text import NestedTooDeeply, NotJson, count_values, h
 from halley.protocols.wamp.errors import Undecodable, Unportable
 
 
-class Bounds(Protocol):
+class DecodingLimits(Protocol):
     """The limits on a decoded message; a part of `settings.Limits`."""
 
     @property
@@ -51,7 +51,7 @@ class Serializer(Protocol):
     name: str
     is_binary: bool
 
-    def unpack(self, data: bytes, bounds: Bounds) -> Any:
+    def unpack(self, data: bytes, bounds: DecodingLimits) -> Any:
         """Decode a message to plain values. Raises `Undecodable`, also for a message beyond the bounds."""
 
     def pack(self, value: object) -> bytes:
@@ -70,7 +70,7 @@ class Json:
     name = "json"
     is_binary = False
 
-    def unpack(self, data: bytes, bounds: Bounds) -> Any:
+    def unpack(self, data: bytes, bounds: DecodingLimits) -> Any:
         """Decode a JSON message (`Serializer.unpack`); numbers out of range are refused later, by `to_json`."""
         try:
             value, _ = loads(data)
@@ -102,14 +102,14 @@ class _Binary:
     is_binary = True
 
     def __init__(
-        self, name: str, decode: Callable[[bytes, Bounds, bool], Any], encode: Callable[[object], bytes]
+        self, name: str, decode: Callable[[bytes, DecodingLimits, bool], Any], encode: Callable[[object], bytes]
     ) -> None:
         """Create a serializer; the third argument of `decode` says whether there may be many containers."""
         self.name = name
         self._decode = decode
         self.pack = encode
 
-    def unpack(self, data: bytes, bounds: Bounds) -> Any:
+    def unpack(self, data: bytes, bounds: DecodingLimits) -> Any:
         """Decode a binary message (`Serializer.unpack`).
 
         The values in small messages are not counted: each takes at least one byte.
@@ -156,13 +156,13 @@ _split_list = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _split_dict = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _unpack_msgpack(data: bytes, bounds: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
+def _unpack_msgpack(data: bytes, bounds: DecodingLimits, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
     if has_many:
         _walk_msgpack(data, bounds)
     return _unpack_any(data)
 
 
-def _walk_msgpack(data: bytes, bounds: Bounds) -> None:
+def _walk_msgpack(data: bytes, bounds: DecodingLimits) -> None:
     """Check that all keys are strings, without decoding any other key.
 
     Raises `Undecodable`, `NestedTooDeeply`, or an error of `msgspec`.
@@ -186,7 +186,7 @@ def _walk_msgpack(data: bytes, bounds: Bounds) -> None:
     raise NestedTooDeeply
 
 
-def _unpack_cbor(data: bytes, _: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
+def _unpack_cbor(data: bytes, _: DecodingLimits, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
     # Wrapped in a list of indefinite length, since cbor2 does not report unread bytes after a value.
     values = cbor2.loads(
         b"\x9f" + data + b"\xff", semantic_decoders=_CBOR_DECODERS, tag_hook=_tagged, strict_hashable_types=has_many

@@ -21,7 +21,7 @@ from halley.broker.names import Pattern, narrowed
 from halley.broker.policy import Proof
 from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.names import Bounds, to_pattern, to_topic
+from halley.protocols.bayeux.names import NameLimits, to_pattern, to_topic
 from halley.protocols.events.messages import render
 from halley.settings import Settings
 from halley.transports.api.archive import unread
@@ -63,7 +63,7 @@ class Links(NamedTuple):
     previous: str | None
 
 
-class Cursor(NamedTuple):
+class PageCursor(NamedTuple):
     """Where a page begins: after `position`, or before it."""
 
     is_before: bool
@@ -71,7 +71,7 @@ class Cursor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HistoryRequest:
     """One parsed request.
 
     `after` and `before` bound the positions of all its pages together; `cursor` is where this page begins within them.
@@ -83,7 +83,7 @@ class Reading:
     is_reverse: bool
     after: int
     before: int | None
-    cursor: Cursor | None
+    cursor: PageCursor | None
     filters: dict[str, Any]  # as fields of `Query`
 
     @property
@@ -121,7 +121,7 @@ class Reading:
         return max(start, self.after + 1), head if self.before is None else min(head, self.before - 1)
 
 
-def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
+def read(channel: str, query_string: bytes, bounds: NameLimits, most: int) -> HistoryRequest:
     """Parse a request for `/history` + `channel`, for `most` events on a page at most. Raises `Rejection`."""
     if len(channel) < 2:
         raise Rejection(400, NO_CHANNEL)
@@ -142,14 +142,14 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
     cursor = _CURSOR.fullmatch(given["cursor"]) if "cursor" in given else None
     if "cursor" in given and cursor is None:
         raise _bad("cursor")
-    return Reading(
+    return HistoryRequest(
         pattern,
         _as("topic", to_topic, given["topic"], bounds) if "topic" in given else None,
         min(int_param(given, "limit", EXPECTED["limit"], 1) if "limit" in given else USUAL_LIMIT, most),
         _flag(given, "reverse"),
         int_param(given, "after_position", EXPECTED["after_position"], 0) if "after_position" in given else 0,
         int_param(given, "before_position", EXPECTED["before_position"], 1) if "before_position" in given else None,
-        None if cursor is None else Cursor(cursor[1] == "before", min(int(cursor[2]), LAST_OFFSET)),
+        None if cursor is None else PageCursor(cursor[1] == "before", min(int(cursor[2]), LAST_OFFSET)),
         filters,
     )
 
@@ -170,7 +170,7 @@ class HistoryApi:
         self._account_of = account_of
         self._policy_s = settings.bayeux.policy_s
         self._options = settings.history
-        self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+        self._bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
 
     async def page(self, request: ApiRequest) -> None:
         """Respond with a page of events, as JSON or as JSON lines; HEAD reads nothing.
@@ -191,7 +191,7 @@ class HistoryApi:
         else:
             await request.respond(_JSON, _body(page, links), (b"vary", b"Accept"))
 
-    async def _read(self, reading: Reading, request: ApiRequest, channel: str) -> tuple[Page, Links]:
+    async def _read(self, reading: HistoryRequest, request: ApiRequest, channel: str) -> tuple[Page, Links]:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
         archive, proof = request.archive, request.caller.proof
         try:

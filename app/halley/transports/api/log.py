@@ -28,7 +28,7 @@ from halley.history.history import CannotPurge
 from halley.history.row_filter import EVERY_ROW, RowFilter, is_protocol
 from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
-from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.names import NameLimits, to_pattern
 from halley.settings import Settings
 from halley.transports.api.archive import LocalArchive, unread
 from halley.transports.api.history import EXPECTED, time_ns
@@ -119,7 +119,7 @@ class LogApi:
     def __init__(self, settings: Settings, account_of: Callable[[str], str | None]) -> None:
         """`account_of` returns the account of an address, or None (`transports/addresses.py`)."""
         self._account_of = account_of
-        self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+        self._bounds = NameLimits(settings.limits.topic_chars, settings.limits.topic_segments)
 
     # GET /log/head
 
@@ -263,7 +263,7 @@ def _check_order(head: Head) -> None:
     check_same_site(head)
 
 
-def _filter_of(given: Mapping[str, str], bounds: Bounds) -> RowFilter:
+def _filter_of(given: Mapping[str, str], bounds: NameLimits) -> RowFilter:
     """The filter in the parameters of a request. Raises `Rejection`."""
     pattern, protocol, span = None, given.get("protocol"), Span()
     if protocol is not None and not is_protocol(protocol):
