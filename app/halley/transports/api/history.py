@@ -10,10 +10,10 @@ of the request. A policy that reads the session raises then, which denies the re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from halley.broker.errors import InvalidName
 from halley.broker.events import BOUNDS, LAST_PUBLICATION, Span, to_ns
@@ -72,7 +72,7 @@ class PageCursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """One parsed request.
+    """One parsed request; `given` are its parameters as they were sent.
 
     `after` and `before` bound the positions of all its pages together; `cursor` is where this page begins within them.
     """
@@ -85,6 +85,7 @@ class HistoryRequest:
     before: int | None
     cursor: PageCursor | None
     filters: dict[str, Any]  # as fields of `Query`
+    given: Mapping[str, str]
 
     @property
     def wanted(self) -> Pattern | None:
@@ -151,13 +152,13 @@ def read(channel: str, query_string: bytes, bounds: NameLimits, most: int) -> Hi
         int_param(given, "before_position", EXPECTED["before_position"], 1) if "before_position" in given else None,
         None if cursor is None else PageCursor(cursor[1] == "before", min(int(cursor[2]), LAST_OFFSET)),
         filters,
+        given,
     )
 
 
-def link(base: str, channel: str, query_string: bytes, cursor: str) -> str:
+def link(base: str, channel: str, given: Mapping[str, str], cursor: str) -> str:
     """The URL of another page of the same request, which begins at `cursor`."""
-    pairs = parse_qsl(query_string.decode(), keep_blank_values=True)
-    pairs = [(name, value) for name, value in pairs if name != "cursor"]
+    pairs = [(name, value) for name, value in given.items() if name != "cursor"]
     return f"{base}/history{quote(channel, safe=_PLAIN_IN_PATHS)}?{urlencode([*pairs, ('cursor', cursor)])}"
 
 
@@ -220,8 +221,8 @@ class HistoryApi:
         if reading.is_backward is not reading.is_reverse:
             page.events.reverse()
         cursors = (older, newer) if reading.is_reverse else (newer, older)
-        base, query_string = request.base_url, request.head.query_string
-        return page, Links(*(cursor and link(base, channel, query_string, cursor) for cursor in cursors))
+        base, given = request.base_url, reading.given
+        return page, Links(*(cursor and link(base, channel, given, cursor) for cursor in cursors))
 
 
 def _body(page: Page, links: Links) -> bytes:
