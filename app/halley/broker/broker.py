@@ -55,7 +55,7 @@ FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
 LARGE_FAN_OUT = 64
-"""An event with more subscribers is delivered without haste: who is alone with an event need not wait for them all."""
+"""An event with more subscribers is delivered after others, so that a lone subscriber does not wait behind them."""
 
 DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""

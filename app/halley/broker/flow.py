@@ -6,7 +6,7 @@ polls has passed (`advice.interval`), and one second more (`GRACE_S`). So a dela
 event waits for, and the time until a client that polls is back.
 
 An event that is written later than that has waited for its subscriber, and no delay is counted for it: one client that
-polls when it likes, or does not read, would determine the quantiles of all, which are to show what the server does. It
+polls when it likes, or does not read, would skew the quantiles of all, which are to show what the server does. It
 is not counted from the subscriber's return either: that is always nothing, and would make the quantiles too good. Such
 events are seen where they wait, in the queues of sessions. If a subscriber returns late because the server was too slow
 to read its poll, that is seen in the delays of the others, and in the lag of the event loop.

@@ -91,7 +91,7 @@ class ConnectionWriter(Exchange):
         self._state: Any = state  # its sets may be of a class of their own, whose methods a native call would pass by
         self._settling: tuple[Callable[[bool], None], ...] = ()
         self._unread_bytes = 0  # when the write deadline was last checked
-        self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
+        self._read_by = 0.0  # when the peer is to have read all that is written, at the minimum rate
         self._closing: int = STAYS_OPEN
         self._was_cut = False
         self._discarded_bytes = 0  # received since it is over
@@ -336,7 +336,7 @@ class ConnectionWriter(Exchange):
         raise NotImplementedError
 
     def slowness(self, now: float) -> str:
-        """See `Writer`: the peer must read some bytes between two calls, and all of them at a least rate.
+        """See `Writer`: the peer must read some bytes between two calls, and all of them at a minimum rate.
 
         It is called every `write_s`, so a response has that much more time.
         """

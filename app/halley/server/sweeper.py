@@ -106,7 +106,7 @@ class Sweeper:
             turn_s = await self._sweep(sweeps, now)
             if turn_s > _STALL_S:
                 telemetry.log.warning("stalled", seconds=round(turn_s, 3))
-            idle_since = monotonic()  # what all sweeps take together does not count
+            idle_since = monotonic()  # time spent in sweeps is not counted as a stall
 
     async def _sweep(self, sweeps: Sequence[Sweep], now: float) -> float:
         """Do all sweeps; returns the seconds that the longest turn of the loop took: a sweep's part, or others'."""

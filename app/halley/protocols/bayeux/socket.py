@@ -276,8 +276,8 @@ class Socket:
     def _lacks_cookie(self, client_id: object) -> bool:
         """Whether this socket was opened like that, but the request for it came behind the POST that binds the session.
 
-        Since it may be somebody else's, the client has to open another, and sends its messages again. An error would be
-        its final answer.
+        Since it may be somebody else's, the client has to open another, and sends its messages again. A client treats
+        an error as final.
         """
         session = self._engine.broker.sessions.get(client_id) if isinstance(client_id, str) else None
         if not (isinstance(session, BayeuxSession) and session.is_bound):
